@@ -1,0 +1,100 @@
+# Everything sets itself up: each target makes .venv on its first call and is instant about it afterwards.
+
+PYTHON ?= python3
+ROUNDS ?= 100
+HISTORIES ?= 100000
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+INSTALLED := $(VENV)/stamp-installed
+JAVA := $(VENV)/stamp-java
+JARS := $(VENV)/stamp-jars
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-slow test-all lint format bench model soak clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(JARS) ## make .venv, install Holdfast and what it needs, fetch the JARs
+	@# nothing else
+
+demo: $(JARS) ## the whole story on real data: a Spark job killed three times, resumed, cleaned up beside
+	@$(BIN)/holdfast demo
+
+test: $(JARS) ## the fast tests
+	@$(PYTEST) -m "not slow"
+
+test-slow: $(JARS) ## the slow tests only
+	@$(PYTEST) -m slow || [ $$? -eq 5 ]  # 5: there is none
+
+test-all: $(JARS) ## every test
+	@$(PYTEST)
+
+lint: $(INSTALLED) ## ruff, mypy, import-linter
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --check; echo "make format does it"; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(INSTALLED) ## let ruff format and sort
+	@$(BIN)/ruff check --fix --quiet || true
+	@$(BIN)/ruff format --quiet
+
+bench: $(JARS) ## every benchmark, with its goal
+	@$(BIN)/python -m benchmarks
+
+model: $(INSTALLED) ## random histories of the protocol over the real decisions (HISTORIES=100000)
+	@$(BIN)/python -m tests.model --histories $(HISTORIES)
+
+soak: $(JARS) ## real processes, killed at random (ROUNDS=100)
+	@$(BIN)/python -m tests.soak --rounds $(ROUNDS)
+
+clean: ## remove .venv, caches and build outputs
+	@rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf artifacts derby.log metastore_db spark-warehouse
+	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made anew where it is of another Python than the one asked for.
+$(INSTALLED): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c "" 2>/dev/null \
+	  || { echo "Holdfast needs Python 3.11, 3.12 or 3.13, and '$(PYTHON)' does not run: say which one with make PYTHON=python3.13" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	  || { echo "Holdfast needs Python 3.11, 3.12 or 3.13, and '$(PYTHON)' is `"$(PYTHON)" --version 2>&1`: say which one with make PYTHON=python3.13" >&2; exit 1; }
+	@echo "installing into $(VENV): some minutes the first time" >&2
+	@version='import sys; print(sys.version_info[:2])'; \
+	[ "`$(BIN)/python -c "$$version" 2>/dev/null`" = "`"$(PYTHON)" -c "$$version"`" ] \
+	  || { rm -rf $(VENV)/bin $(VENV)/lib $(VENV)/lib64 $(VENV)/pyvenv.cfg && "$(PYTHON)" -m venv $(VENV); }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -e ".[spark,demo,test,dev]" -c constraints.txt
+	@touch $@
+
+# Asked before anything is installed, for who needs Spark.
+$(JAVA):
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=`"$$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1`; \
+	case "$$version" in \
+	  17|21) ;; \
+	  '') echo "Spark needs Java 17, and '$$java' does not run: install it, or set JAVA_HOME to it" >&2; exit 1 ;; \
+	  *) echo "Spark needs Java 17, and '$$java' is Java $$version: set JAVA_HOME to a Java 17" >&2; exit 1 ;; \
+	esac
+	@mkdir -p $(VENV) && touch $@
+
+# The first session resolves the JARs of delta-spark into the user's Ivy cache; later ones find them there.
+$(JARS): $(JAVA) $(INSTALLED)
+	@echo "fetching the JARs of delta-spark: half a minute the first time" >&2
+	@$(BIN)/python -c "$$FETCH_JARS" >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
+	@touch $@
+
+define FETCH_JARS
+import os, sys
+from delta import configure_spark_with_delta_pip
+from pyspark.sql import SparkSession
+os.environ["PYSPARK_PYTHON"] = sys.executable
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+configure_spark_with_delta_pip(builder).getOrCreate().stop()
+endef
+export FETCH_JARS

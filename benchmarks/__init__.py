@@ -1,0 +1,1 @@
+"""Benchmarks: each one prints its ratio, its goal and whether it holds."""

@@ -1,0 +1,1 @@
+"""The ledger: facts in, views out, and the protocol's transactions."""

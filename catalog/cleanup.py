@@ -1,0 +1,173 @@
+"""What cleanup may take, decided in memory: the Python twin of the view `unreferenced_files`, and the orphan rule of scrub.
+
+A property test holds the twin equal to the SQL. It drives the in-memory ledger and the model; vacuum on a real catalog asks the SQL.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast.catalog import facts as f
+from holdfast.catalog import paths
+from holdfast.catalog.state import CatalogState, in_order
+from holdfast.catalog.types import AttemptToken, FileId, JobId, Scope, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageFile:
+    """A file that cleanup may take: its row in the ledger."""
+
+    file_id: FileId
+    job_id: JobId
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage:
+    """What the ledger says at one version: unreferenced and not condemned, and condemned by some run but not yet gone."""
+
+    unreferenced: tuple[GarbageFile, ...]
+    condemned: tuple[GarbageFile, ...]
+
+
+class FileStatus(StrEnum):
+    PRESENT = "present"
+    CONDEMNED = "condemned"
+    GONE = "gone"
+
+
+@dataclass(slots=True)
+class References:
+    """Every file and handle of a catalog, beside its lifecycle state."""
+
+    state: CatalogState = field(default_factory=CatalogState)
+    files: dict[FileId, f.FileWritten] = field(default_factory=dict)
+    status: dict[FileId, FileStatus] = field(default_factory=dict)
+    handles: dict[FileId, list[f.HandleAdded]] = field(default_factory=lambda: defaultdict(list))
+    ends: dict[tuple[FileId, int, int], int] = field(default_factory=dict)  # (file, offset, from_seq) -> to_seq
+
+    @classmethod
+    def of(cls, facts: Iterable[f.Fact]) -> "References":
+        """Folds a scan of the whole ledger."""
+        references = cls()
+        references.apply(in_order(facts))
+        return references
+
+    def apply(self, facts: Iterable[f.Fact]) -> None:
+        """Folds facts in, in the order of each job's `seq`."""
+        facts = list(facts)
+        self.state.apply(facts)
+        for fact in facts:
+            if isinstance(fact, f.FileWritten):
+                self.files[fact.file_id] = fact
+                self.status.setdefault(fact.file_id, FileStatus.PRESENT)
+            elif isinstance(fact, f.HandleAdded):
+                self.handles[fact.file_id].append(fact)
+            elif isinstance(fact, f.HandleEnded):
+                self.ends[fact.file_id, fact.offset_bytes, fact.from_seq] = fact.to_seq
+            elif isinstance(fact, f.Condemned):
+                if self.status.get(fact.file_id) is not FileStatus.GONE:
+                    self.status[fact.file_id] = FileStatus.CONDEMNED
+            elif isinstance(fact, f.Gone):
+                self.status[fact.file_id] = FileStatus.GONE
+
+    def to_seq(self, handle: f.HandleAdded) -> int | None:
+        """Where a handle's interval ends; None while it is open."""
+        if handle.to_seq is not None:
+            return handle.to_seq
+        return self.ends.get((handle.file_id, handle.offset_bytes, handle.from_seq))
+
+    def content(self, job_id: JobId, seq: int) -> list[f.HandleAdded]:
+        """The main-line handles of a job whose interval contains `seq`, the manifest's included."""
+        return [
+            handle
+            for handles in self.handles.values()
+            for handle in handles
+            if handle.job_id == job_id and handle.savepoint is None and contains(handle.from_seq, self.to_seq(handle), [seq])
+        ]
+
+    def kept_seqs(self) -> dict[JobId, list[int]]:
+        """For each job, the seqs of its live or pinned main-line checkpoints, ascending."""
+        pinned = self.state.pinned()
+        kept = {job_id: {row.fact.seq for row in job.live.values() if not row.fact.is_savepoint} for job_id, job in self.state.jobs.items()}
+        for ref in pinned:
+            kept[ref.job_id].add(self.state.checkpoint(ref).fact.seq)
+        return {job_id: sorted(seqs) for job_id, seqs in kept.items()}
+
+
+def contains(from_seq: int, to_seq: int | None, kept: list[int]) -> bool:
+    """Whether one of the ascending seqs lies in [from_seq, to_seq)."""
+    at = bisect_left(kept, from_seq)
+    return at < len(kept) and (to_seq is None or kept[at] < to_seq)
+
+
+def find_garbage(references: References) -> Garbage:
+    """The cleanup query of the design, section 3: files that no interval with a live or pinned checkpoint refers to.
+
+    A file that only its owner may release is never taken here; nor is one that is gone.
+    """
+    kept = references.kept_seqs()
+    unreferenced, condemned = [], []
+    for file_id, row in references.files.items():
+        status = references.status[file_id]
+        if status is FileStatus.GONE:
+            continue
+        garbage = GarbageFile(file_id=file_id, job_id=row.job_id, path=row.path, size_bytes=row.size_bytes)
+        if status is FileStatus.CONDEMNED:
+            condemned.append(garbage)
+        elif row.scope is not Scope.TASKOWNED and not any(
+            contains(handle.from_seq, references.to_seq(handle), kept[handle.job_id]) for handle in references.handles.get(file_id, ())
+        ):
+            unreferenced.append(garbage)
+    return Garbage(unreferenced=tuple(unreferenced), condemned=tuple(condemned))
+
+
+class Verdict(StrEnum):
+    """What an object in storage is to the ledger."""
+
+    KNOWN = "known"  # has a file row that is not gone
+    IN_FLIGHT = "in flight"  # of an open attempt
+    ORPHAN = "orphan"  # of an ended attempt, with no file row or a gone one
+    FOREIGN = "foreign"  # not one of our names
+    UNKNOWN_TOKEN = "unknown token"  # well-formed, but the ledger never knew it
+    INTERNAL = "internal"  # the marker and the ledger itself
+
+
+@dataclass(slots=True)
+class OrphanRule:
+    """The rule of scrub over one snapshot of the ledger, read after the listing (I3)."""
+
+    attempts: dict[AttemptToken, tuple[JobId, Status]]
+    attempt_of_checkpoint: dict[tuple[JobId, int], AttemptToken]
+    present: set[str]  # paths of file rows that are not gone
+
+    @classmethod
+    def over(cls, state: CatalogState, present: set[str]) -> "OrphanRule":
+        attempts, of_checkpoint = {}, {}
+        for job in state.jobs.values():
+            for token, attempt in job.attempts.items():
+                attempts[token] = (job.job_id, attempt.status)
+                if attempt.opened.checkpoint_id is not None:
+                    of_checkpoint[job.job_id, int(attempt.opened.checkpoint_id)] = token
+        return cls(attempts, of_checkpoint, present)
+
+    def judge(self, path: str) -> Verdict:
+        """The verdict on one object or directory by its path."""
+        parsed = paths.parse(path)
+        if isinstance(parsed, paths.InternalPath):
+            return Verdict.INTERNAL
+        if isinstance(parsed, paths.ForeignPath):
+            return Verdict.FOREIGN
+        if isinstance(parsed, paths.ChkPath):
+            token = self.attempt_of_checkpoint.get((parsed.job_id, int(parsed.checkpoint_id)))
+        else:
+            token = parsed.attempt
+        known = self.attempts.get(token) if token is not None else None
+        if known is None or known[0] != parsed.job_id:
+            return Verdict.UNKNOWN_TOKEN
+        if path in self.present:
+            return Verdict.KNOWN
+        return Verdict.IN_FLIGHT if known[1] is Status.OPEN else Verdict.ORPHAN

@@ -1,0 +1,58 @@
+"""Time, ids and randomness: the only module that asks the machine for them. All three are passed in everywhere else."""
+
+import getpass
+import os
+import random
+import socket
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+VERSION = "0.1.0"
+
+
+class Environment(Protocol):
+    """What a process takes from the machine it runs on."""
+
+    def now(self) -> datetime:
+        """The time, in UTC. Decides only when to be impatient, never what is safe."""
+
+    def monotonic_s(self) -> float:
+        """Seconds from an arbitrary start, for durations."""
+
+    def new_id(self) -> str:
+        """A fresh random id: 16 lower-case hex digits, never given twice."""
+
+    def pause(self, attempt: int) -> None:
+        """Wait with jitter before retry number `attempt` (from 0); longer with each."""
+
+    @property
+    def actor(self) -> str:
+        """Who acts: `user@host holdfast/<version>`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemEnvironment:
+    """The machine's own clock, entropy and user."""
+
+    actor: str = field(default_factory=lambda: f"{_user()}@{socket.gethostname()} holdfast/{VERSION}")
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def new_id(self) -> str:
+        return os.urandom(8).hex()
+
+    def pause(self, attempt: int) -> None:
+        time.sleep(random.uniform(0.2, 1.0) * min(0.01 * 2**attempt, 1.0))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without an entry in passwd
+        return f"uid-{os.getuid()}"

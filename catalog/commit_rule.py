@@ -1,0 +1,77 @@
+"""The commit rule and retention of the design, section 3 and section 5: pure, membership by chunk.
+
+A commit at seq S has its full content T. C is the set of the job's chunks whose intervals are open at the validated snapshot,
+never the parent's content: a dropped branch's open intervals would otherwise swallow new checkpoints.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from holdfast.catalog import facts as f
+from holdfast.catalog.state import JobState
+from holdfast.catalog.types import CheckpointId, Chunk, FileId, JobId, KeepLast, Retention, Scope
+
+Identity = tuple[FileId, int]
+
+
+def handle_changes(
+    job_id: JobId, seq: int, content: Iterable[Chunk], open_handles: Mapping[Identity, int]
+) -> tuple[list[f.HandleEnded], list[f.HandleAdded]]:
+    """Ends for every chunk of C \\ T at `seq`, handles from `seq` for every chunk of T \\ C.
+
+    An EXCLUSIVE handle ends at birth (`seq + 1`), so that it is never in C, and carrying one writes another.
+    """
+    chunks = {chunk.identity: chunk for chunk in content}
+    ends = [
+        f.HandleEnded(job_id=job_id, seq=seq, file_id=file_id, offset_bytes=offset, from_seq=from_seq, to_seq=seq)
+        for (file_id, offset), from_seq in open_handles.items()
+        if (file_id, offset) not in chunks
+    ]
+    added = [handle(job_id, seq, chunk) for identity, chunk in chunks.items() if identity not in open_handles]
+    return ends, added
+
+
+def handle(job_id: JobId, seq: int, chunk: Chunk) -> f.HandleAdded:
+    """The main-line handle of a chunk that begins at `seq`."""
+    return f.HandleAdded(
+        job_id=job_id,
+        seq=seq,
+        savepoint=None,
+        operator=chunk.operator,
+        state=chunk.state,
+        subtask=chunk.subtask,
+        key_group_from=chunk.key_group_from,
+        key_group_to=chunk.key_group_to,
+        scope=chunk.scope,
+        layer=chunk.layer,
+        role=chunk.role,
+        name=chunk.name,
+        file_id=chunk.file_id,
+        offset_bytes=chunk.offset_bytes,
+        length_bytes=chunk.length_bytes,
+        sha256=chunk.sha256,
+        rows=chunk.rows,
+        from_seq=seq,
+        to_seq=seq + 1 if chunk.scope is Scope.EXCLUSIVE else None,
+        inline=chunk.inline,
+    )
+
+
+def retired(job: JobState, committed: CheckpointId, parent: CheckpointId | None, seq: int, retention: Retention) -> list[CheckpointId]:
+    """The live checkpoints that retention drops in the commit of `committed` (not yet in `job`) at `seq`.
+
+    Keep-last counts the head's ancestry, not ids. A checkpoint that a rollback abandoned goes when `count` live ones of the
+    head's ancestry have a higher seq. Held checkpoints and savepoints stay.
+    """
+    if not isinstance(retention, KeepLast):
+        return []
+    line = (row.fact.seq for row in job.ancestry(parent) if row.live)
+    kept = [seq, *islice(line, retention.count - 1)]
+    if len(kept) < retention.count:
+        return []
+    oldest_kept = min(kept)
+    return [
+        n
+        for n, row in sorted(job.live.items())
+        if n != committed and row.fact.seq < oldest_kept and not row.fact.is_savepoint and not job.is_held(n)
+    ]

@@ -1,0 +1,286 @@
+"""The files of a Delta log on a local file system: read one commit, and check and mend the tail before a ledger is opened.
+
+Why the tail needs it: delta-rs syncs nothing. It makes a commit under another name and links it (`<version>.json#1`, then
+`link`), so a commit that is visible to a running machine is whole, but after a loss of power the newest may be empty, cut or
+zeroed. delta-rs takes an empty one for an empty commit, without a word, and cannot open a table with a cut one.
+
+Such a commit was never acknowledged: a caller hears of success only after every commit file up to its own, and the directory,
+are synced. It is replaced by a void one, because another process may already count on the version; a hole would be damage.
+"""
+
+import json
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.catalog.errors import DamagedLedgerError
+
+LAST_CHECKPOINT = "_last_checkpoint"
+OPERATION_ID = "operation_id"
+ACTIONS = "actions"  # in commitInfo: how many add and txn lines belong to it, or a cut between two lines would go unseen
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+
+
+class LedgerRepairWarning(UserWarning):
+    """Opening a ledger mended the tail of its log; nothing that was acknowledged is lost."""
+
+
+class TornCommitError(Exception):
+    """A commit file is empty or cut; the message says how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A data file that a commit adds. `path` is relative to the table."""
+
+    path: str
+    size_bytes: int
+    data_change: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCommit:
+    """What a commit file says."""
+
+    version: int
+    operation_id: str | None
+    keys: frozenset[str]
+    added: tuple[DataFile, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairPlan:
+    """What must change before the table may be opened: names to remove from the log, then the version to make void."""
+
+    remove: tuple[str, ...] = ()
+    void: int | None = None
+    reasons: tuple[str, ...] = ()
+
+
+def commit_name(version: int) -> str:
+    """The name of a commit's file in the log."""
+    return f"{version:020d}.json"
+
+
+def commit_versions(log: Path) -> list[int]:
+    """Every version with a commit file, ascending."""
+    return _versions(log, _COMMIT)
+
+
+def read_commit(log: Path, version: int) -> LogCommit:
+    """One commit of the log.
+
+    Raises:
+        FileNotFoundError: there is none of this version.
+        TornCommitError: it is empty, does not parse, or lacks lines.
+    """
+    return parse_commit(version, (log / commit_name(version)).read_bytes())
+
+
+def parse_commit(version: int, data: bytes) -> LogCommit:
+    """The commit that these bytes are, or TornCommitError."""
+    if not data.strip(b"\0\n "):
+        raise TornCommitError("is empty")
+    actions: dict[str, list[Any]] = {}
+    for line in data.splitlines():
+        if not line.strip():
+            continue
+        try:
+            for name, body in json.loads(line).items():
+                actions.setdefault(name, []).append(body)
+        except (ValueError, AttributeError) as error:
+            raise TornCommitError("is cut or garbled") from error
+    if not actions.get("commitInfo"):
+        raise TornCommitError("has no commitInfo")
+    info = actions["commitInfo"][0]
+    added, keys = actions.get("add", []), actions.get("txn", [])
+    if info.get(ACTIONS) is not None and info[ACTIONS] != len(added) + len(keys):
+        raise TornCommitError(f"has {len(added) + len(keys)} of its {info[ACTIONS]} actions")
+    return LogCommit(
+        version=version,
+        operation_id=info.get(OPERATION_ID),
+        keys=frozenset(key["appId"] for key in keys),
+        added=tuple(DataFile(path=unquote(a["path"]), size_bytes=a["size"], data_change=a["dataChange"]) for a in added),
+        removed=tuple(unquote(remove["path"]) for remove in actions.get("remove", [])),
+    )
+
+
+def check_tail(log: Path) -> list[str]:
+    """Mend what a loss of power may have left at the end of the log; returns what was done, each also told as a LedgerRepairWarning.
+
+    May run beside live writers and other checkers: it does nothing to a whole file.
+    Raises:
+        DamagedLedgerError: a hole, or a commit that is torn below the last, or a data file that is missing; nothing was changed.
+    """
+    plan = plan_repair(log)
+    for name in plan.remove:
+        (log / name).unlink(missing_ok=True)
+    if plan.remove:
+        sync(log)  # first: a Delta checkpoint that contains the torn commit must not outlive it
+    if plan.void is not None:
+        _make_void(log, plan.void)
+    for reason in plan.reasons:
+        warnings.warn(reason, LedgerRepairWarning, stacklevel=3)
+    return list(plan.reasons)
+
+
+def plan_repair(log: Path) -> RepairPlan:
+    """What `check_tail` would do; changes nothing."""
+    commits = commit_versions(log)
+    checkpoints = _versions(log, _CHECKPOINT)
+    if not commits and not checkpoints:
+        msg = f"the ledger is gone: {log} holds no commit; restore the directory from a backup"
+        raise DamagedLedgerError(msg)
+    last = max(commits, default=-1)
+    tear = _tear(log, last) if commits else None
+    base, remove, reasons = _usable_checkpoint(log, checkpoints, last if tear else None)
+    _require_whole(log, commits, base, remove, last - 1 if tear else last)
+    if tear is None:
+        return RepairPlan(remove=tuple(remove), reasons=tuple(reasons))
+    if last == 0:
+        msg = f"{log / commit_name(0)} {tear}: the commit that made the ledger is lost; restore the directory from a backup"
+        raise DamagedLedgerError(msg)
+    reason = (
+        f"{log / commit_name(last)} {tear}: its writer, or the machine, died before the commit was synced, so that it was never "
+        "acknowledged to anybody. It was replaced by a void commit; whoever sent it finds that it did not happen and may send it again"
+    )
+    return RepairPlan(remove=tuple(remove), void=last, reasons=(*reasons, reason))
+
+
+def _usable_checkpoint(log: Path, checkpoints: list[int], torn: int | None) -> tuple[int, list[str], list[str]]:
+    """The newest Delta checkpoint that engines may start from (-1: none), the names to remove, and why."""
+    hint_version, hint_rows, hint_tear = _read_hint(log)
+    if hint_version is not None and hint_version not in checkpoints:
+        hint_tear = f"names Delta checkpoint {hint_version}, which is not there"
+    remove, reasons, base = [], [], -1
+    for version in reversed(checkpoints):
+        name = f"{version:020d}.checkpoint.parquet"
+        tear = _checkpoint_tear(log / name, hint_rows if version == hint_version else None)
+        if tear is None and torn is not None and version >= torn:
+            tear = f"contains commit {torn}, which is torn"
+        if tear is None:
+            base = version
+            break
+        remove.append(name)
+        reasons.append(f"{log / name} {tear}: removed together with {LAST_CHECKPOINT}; the commits below it hold the same")
+    if hint_tear:
+        reasons.append(f"{log / LAST_CHECKPOINT} {hint_tear}: removed; it is only a hint")
+    if (remove or hint_tear) and (log / LAST_CHECKPOINT).exists():
+        remove.append(LAST_CHECKPOINT)
+    return base, remove, reasons
+
+
+def _require_whole(log: Path, commits: list[int], base: int, remove: list[str], last: int) -> None:
+    """Every commit above `base` up to `last` is there and whole, and so is every data file that they leave in the table."""
+    present: Collection[int] = set(commits)
+    files: dict[str, DataFile] = {}
+    for version in range(base + 1, last + 1):
+        if version not in present:
+            torn = f", and {log / remove[0]} cannot stand in for it" if remove else ""
+            msg = f"the ledger's log has a hole: {log / commit_name(version)} is missing{torn}; nothing was changed; restore it from a backup"
+            raise DamagedLedgerError(msg)
+        try:
+            commit = read_commit(log, version)
+        except TornCommitError as error:
+            msg = f"{log / commit_name(version)} {error}, and later commits stand on it; nothing was changed; restore it from a backup"
+            raise DamagedLedgerError(msg) from error
+        files.update((file.path, file) for file in commit.added)
+        for path in commit.removed:
+            files.pop(path, None)
+    for file in files.values():
+        _require_data(log.parent / file.path, file.size_bytes)
+
+
+def _require_data(path: Path, size_bytes: int) -> None:
+    try:
+        found = path.stat().st_size
+    except FileNotFoundError as error:
+        msg = f"the ledger's data file {path} is missing; nothing was changed; restore it from a backup"
+        raise DamagedLedgerError(msg) from error
+    if found != size_bytes:
+        msg = f"the ledger's data file {path} has {found} bytes and was committed with {size_bytes}; restore it from a backup"
+        raise DamagedLedgerError(msg)
+
+
+def _tear(log: Path, version: int) -> str | None:
+    try:
+        read_commit(log, version)
+    except TornCommitError as error:
+        return str(error)
+    return None
+
+
+def _checkpoint_tear(path: Path, rows: int | None) -> str | None:
+    """What is wrong with a Delta checkpoint, read to its end, or None."""
+    try:
+        with pq.ParquetFile(path) as file:
+            found = sum(batch.num_rows for batch in file.iter_batches())
+    except (pa.ArrowException, OSError) as error:
+        return f"does not open ({str(error).splitlines()[0]})"
+    if rows is not None and rows != found:
+        return f"holds {found} actions, and {LAST_CHECKPOINT} says {rows}"
+    return None
+
+
+def _read_hint(log: Path) -> tuple[int | None, int | None, str | None]:
+    """Version and number of actions that `_last_checkpoint` names, or what is wrong with it."""
+    try:
+        data = (log / LAST_CHECKPOINT).read_bytes()
+    except FileNotFoundError:
+        return None, None, None
+    try:
+        hint = json.loads(data)
+        return int(hint["version"]), int(hint["size"]), None
+    except (ValueError, KeyError, TypeError):
+        return None, None, "does not parse"
+
+
+def _make_void(log: Path, version: int) -> None:
+    """Replace a torn commit, durably and by rename, with one that only says that it is void."""
+    path = log / commit_name(version)
+    try:
+        tear = _tear(log, version)  # again, just before: another process may have mended it and gone on
+    except FileNotFoundError:
+        tear = "is missing"
+    if tear is None:
+        return
+    # The torn file's time and not the clock's: two processes that mend it write the same bytes.
+    timestamp_ms = int(path.stat().st_mtime * 1000)
+    info = {"timestamp": timestamp_ms, "operation": "VOID", OPERATION_ID: None, "reason": f"the commit {tear}; it was never acknowledged"}
+    handle, temporary = tempfile.mkstemp(prefix=".void-", dir=log)
+    with open(handle, "wb") as stream:
+        stream.write(json.dumps({"commitInfo": info}).encode() + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.chmod(temporary, path.stat().st_mode)
+    os.replace(temporary, path)
+    sync(log)
+
+
+def sync(path: Path) -> None:
+    """Make a file's bytes, or a directory's names, survive power loss."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _versions(log: Path, pattern: re.Pattern[str]) -> list[int]:
+    try:
+        names = os.listdir(log)
+    except FileNotFoundError:
+        return []
+    return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))

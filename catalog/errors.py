@@ -1,0 +1,88 @@
+"""Every error of Holdfast, arranged by what the caller does next.
+
+HoldfastError
+  RetryError               try again, as the message says
+    ConflictError          a transaction lost its races; nothing was committed
+    UnknownOutcomeError    a commit may or may not have landed; look before anything else
+  UsageError (ValueError)  fix the call
+    AddressError           an address that no storage adapter takes
+    NotFoundError          no such catalog, job, checkpoint or state (LookupError)
+    AlreadyExistsError     the name or place is taken
+    FormatError            written by a newer version, or not a catalog of this ledger
+    RefusedError           the ledger's rules forbid it: held, the head, already ended, dropped
+    UnsafeSettingsError    engine settings under which a write could lose or double rows
+  FencedError              a newer coordinator owns the job: stop; never retried
+  AttemptEndedError        the attempt was killed, expired or aborted: start another
+  CorruptionError          bytes are missing or wrong: report, restore; nothing was changed
+    DamagedFileError       a state file or a manifest
+    DamagedLedgerError     the ledger's log or data
+    ForeignTokensError     storage is newer than the ledger; scrub stopped
+"""
+
+
+class HoldfastError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class RetryError(HoldfastError):
+    """The same call may succeed later."""
+
+
+class ConflictError(RetryError):
+    """Other transactions of the job won every race; nothing was committed."""
+
+
+class UnknownOutcomeError(RetryError):
+    """A commit was sent and its fate could not be read back; nothing may be deleted on its account."""
+
+
+class UsageError(HoldfastError, ValueError):
+    """The call cannot succeed as it stands."""
+
+
+class AddressError(UsageError):
+    """No storage adapter takes this address."""
+
+
+class NotFoundError(UsageError, LookupError):
+    """The named catalog, job, checkpoint, state or hold does not exist."""
+
+
+class AlreadyExistsError(UsageError, FileExistsError):
+    """The name or the place is taken."""
+
+
+class FormatError(UsageError):
+    """The catalog was written by a newer version, or marker and ledger do not belong together."""
+
+
+class RefusedError(UsageError):
+    """The ledger's rules forbid the request; the message says which rule."""
+
+
+class UnsafeSettingsError(UsageError):
+    """The engine is set up in a way that can lose or double rows."""
+
+
+class FencedError(HoldfastError):
+    """A newer coordinator has started; this one must stop. Never retried."""
+
+
+class AttemptEndedError(HoldfastError):
+    """The attempt was ended by somebody else; what it uploaded is garbage, a new attempt may begin."""
+
+
+class CorruptionError(HoldfastError):
+    """Bytes are missing or are not what was committed."""
+
+
+class DamagedFileError(CorruptionError):
+    """A state file or manifest is missing or fails its digest."""
+
+
+class DamagedLedgerError(CorruptionError):
+    """The ledger's log or data has a hole or damage that opening cannot mend."""
+
+
+class ForeignTokensError(CorruptionError):
+    """Storage holds attempts that the ledger never knew: the ledger was probably restored from a backup."""

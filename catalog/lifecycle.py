@@ -1,0 +1,347 @@
+"""The lifecycle transactions of the design, section 5, as pure decisions: state in, facts and keys out, or an error that says why not.
+
+Each decision is made against one snapshot and committed by compare-and-swap on the keys it names (`transactions.py`), so that what it
+required still holds when it lands. A transaction that reads another job's checkpoint touches that job's key at its current version.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.catalog import facts as f
+from holdfast.catalog.commit_rule import Identity, handle_changes, retired
+from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, RefusedError
+from holdfast.catalog.state import Attempt, CatalogState, JobState, Ref
+from holdfast.catalog.types import (
+    MAX_PARALLELISM_LIMIT,
+    Ack,
+    AttemptToken,
+    CheckpointId,
+    Chunk,
+    JobId,
+    Purpose,
+    Retention,
+    Role,
+    StateInfo,
+    Status,
+    StoredFile,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Facts to append and the keys whose versions must not have moved. `result` is told to the caller once it is committed."""
+
+    facts: Sequence[f.Fact]
+    keys: Mapping[str, int]
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """Everything that a checkpoint's commit says. `content` (T) is fixed when the manifest is written and never computed again."""
+
+    attempt: AttemptToken
+    content: tuple[Chunk, ...]
+    states: tuple[StateInfo, ...]
+    inherited: frozenset[Identity]  # chunks of the pinned parent
+    files: tuple[StoredFile, ...]  # written by this attempt, losers of duplicate acks included
+    acks: tuple[Ack, ...]
+    manifest: StoredFile
+    progress: Mapping[str, Any] | None
+    retention: Retention
+    next_attempt: AttemptToken | None = None
+
+
+def job_key(job_id: JobId) -> str:
+    return f"holdfast/job/{job_id}"
+
+
+def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int) -> Transaction:
+    """A new job. Registering carries its name as a key as well: one name never gets two jobs."""
+    if name in state.names:
+        msg = f"the catalog already has a job named {name!r} ({state.names[name]}): coordinate it, or choose another name"
+        raise AlreadyExistsError(msg)
+    if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
+        msg = f"job {name!r} cannot have max_parallelism={max_parallelism}: give 1 to {MAX_PARALLELISM_LIMIT}"
+        raise RefusedError(msg)
+    fact = f.JobRegistered(job_id=job_id, seq=1, job=name, max_parallelism=max_parallelism)
+    return Transaction([fact], {job_key(job_id): 1, f"holdfast/name/{name}": 1}, job_id)
+
+
+def start(state: CatalogState, job_id: JobId, begin: Ref | None) -> Transaction:
+    """A coordinator's start: a new epoch that begins with `begin`; ends the open attempts of older epochs and no others."""
+    job = state.job(job_id)
+    if begin is not None:
+        _require_live(state, begin, "begin with")
+    seq, epoch = job.seq + 1, job.epoch + 1
+    parent_job, parent = (begin.job_id, begin.checkpoint_id) if begin else (None, None)
+    facts: list[f.Fact] = [f.Started(job_id=job_id, seq=seq, epoch=epoch, parent_job_id=parent_job, parent_checkpoint_id=parent)]
+    facts += [
+        _ended(job_id, seq, token, Status.KILLED, f"epoch {epoch} started")
+        for token, attempt in job.open_attempts.items()
+        if attempt.opened.epoch is not None
+    ]
+    return Transaction(facts, _keys(state, job_id, seq, begin), epoch)
+
+
+def open_checkpoint(state: CatalogState, job_id: JobId, epoch: int, token: AttemptToken, parent: Ref | None) -> Transaction:
+    """An attempt for the job's next checkpoint id on a live parent, which is pinned from here."""
+    job = state.job(job_id)
+    require_newest_epoch(job, epoch, "open a checkpoint")
+    if parent is not None:
+        _require_live(state, parent, "build on")
+    seq = job.seq + 1
+    opened = _opened(job, seq, token, CheckpointId(job.last_checkpoint_id + 1), epoch, parent)
+    return Transaction([opened], _keys(state, job_id, seq, parent), opened)
+
+
+def open_reading(state: CatalogState, ref: Ref, token: AttemptToken) -> Transaction:
+    """A reading attempt that pins a live checkpoint until it is released."""
+    job = state.job(ref.job_id)
+    _require_live(state, ref, "read")
+    seq = job.seq + 1
+    opened = f.AttemptOpened(
+        job_id=ref.job_id, seq=seq, attempt=token, checkpoint_id=None, purpose=Purpose.READ, epoch=None,
+        parent_job_id=ref.job_id, parent_checkpoint_id=ref.checkpoint_id,
+    )  # fmt: skip
+    return Transaction([opened], {job_key(ref.job_id): seq}, opened)
+
+
+def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
+    """The commit of design section 5, step 4: all of it in one transaction, or an error and nothing."""
+    job = state.job(job_id)
+    attempt = _require_open(job, request.attempt, "commit")
+    number = attempt.opened.checkpoint_id
+    if number is None or number <= job.last_committed_id:
+        msg = (
+            f"checkpoint {number} of job {job.name!r} is not above {job.last_committed_id}, which was committed meanwhile: "
+            "what it uploaded is garbage; go on from the newer one"
+        )
+        raise AttemptEndedError(msg)
+    _require_own_or_inherited(job, request)
+    seq, parent = job.seq + 1, attempt.parent
+    ends, added = handle_changes(job_id, seq, request.content, job.open_handles)
+    committed = _checkpoint_fact(job, attempt.opened, request, seq, new_handles=len(added))
+    facts: list[f.Fact] = [
+        committed,
+        *_state_facts(job_id, seq, number, request.states),
+        *ends,
+        *added,
+        _manifest_handle(job_id, seq, request),
+    ]
+    facts += _file_facts(job_id, seq, request.attempt, (*request.files, request.manifest))
+    facts += [_ack_fact(job_id, seq, ack) for ack in request.acks]
+    facts.append(_ended(job_id, seq, request.attempt, Status.COMMITTED, None))
+    facts += [
+        _ended(job_id, seq, token, Status.ABORTED, f"checkpoint {number} was committed first")
+        for token, other in job.open_attempts.items()
+        if other.opened.purpose is Purpose.CHECKPOINT and (other.opened.checkpoint_id or 0) < number
+    ]
+    own_parent = parent.checkpoint_id if parent and parent.job_id == job_id else None
+    if attempt.opened.epoch == job.epoch:
+        dropped = retired(job, number, own_parent, seq, request.retention)
+        facts += [f.Dropped(job_id=job_id, seq=seq, checkpoint_id=n, reason=str(request.retention)) for n in dropped]
+    if request.next_attempt is not None:
+        next_id = CheckpointId(job.last_checkpoint_id + 1)
+        facts.append(_opened(job, seq, request.next_attempt, next_id, attempt.opened.epoch, Ref(job_id, number)))
+    return Transaction(facts, {job_key(job_id): seq}, committed)
+
+
+def end_attempt(
+    state: CatalogState, job_id: JobId, token: AttemptToken, status: Status, reason: str | None, files: Sequence[StoredFile] = ()
+) -> Transaction:
+    """Abort, kill or release an open attempt; the files of acks that arrived become file rows without handles."""
+    job = state.job(job_id)
+    _require_open(job, token, "end")
+    seq = job.seq + 1
+    facts: list[f.Fact] = [_ended(job_id, seq, token, status, reason), *_file_facts(job_id, seq, token, files)]
+    return Transaction(facts, {job_key(job_id): seq})
+
+
+def drop(state: CatalogState, ref: Ref, reason: str, epoch: int | None = None) -> Transaction:
+    """The checkpoint is no longer live. Refused while held, and for the head. With an epoch: by a coordinator's retention."""
+    job = state.job(ref.job_id)
+    if epoch is not None:
+        require_newest_epoch(job, epoch, "drop a checkpoint")
+    _require_live(state, ref, "drop")
+    if job.is_held(ref.checkpoint_id):
+        names = ", ".join(sorted(name for n, name in job.holds if n == ref.checkpoint_id))
+        msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} is held by {names}: unhold it first"
+        raise RefusedError(msg)
+    if ref.checkpoint_id == job.head:
+        msg = f"checkpoint {ref.checkpoint_id} is the head of job {job.name!r}, which the job continues from: it can go after another is committed"
+        raise RefusedError(msg)
+    seq = job.seq + 1
+    fact = f.Dropped(job_id=ref.job_id, seq=seq, checkpoint_id=ref.checkpoint_id, reason=reason)
+    return Transaction([fact], {job_key(ref.job_id): seq})
+
+
+def hold(state: CatalogState, ref: Ref, name: str, note: str | None) -> Transaction:
+    """A named hold on a live checkpoint: neither retention nor drop takes it."""
+    job = state.job(ref.job_id)
+    _require_live(state, ref, "hold")
+    if (ref.checkpoint_id, name) in job.holds:
+        msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} already has a hold named {name!r}: choose another name"
+        raise AlreadyExistsError(msg)
+    seq = job.seq + 1
+    fact = f.Held(job_id=ref.job_id, seq=seq, checkpoint_id=ref.checkpoint_id, hold=name, note=note)
+    return Transaction([fact], {job_key(ref.job_id): seq})
+
+
+def unhold(state: CatalogState, ref: Ref, name: str) -> Transaction:
+    """Ends a hold by its name."""
+    job = state.job(ref.job_id)
+    if (ref.checkpoint_id, name) not in job.holds:
+        held = ", ".join(sorted(f"{hold!r} on {n}" for n, hold in job.holds)) or "none"
+        msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} has no hold named {name!r}; its job's holds: {held}"
+        raise RefusedError(msg)
+    seq = job.seq + 1
+    fact = f.Unheld(job_id=ref.job_id, seq=seq, checkpoint_id=ref.checkpoint_id, hold=name)
+    return Transaction([fact], {job_key(ref.job_id): seq})
+
+
+# ---- what must hold -------------------------------------------------------------------------------------------------
+
+
+def require_newest_epoch(job: JobState, epoch: int, what: str) -> None:
+    """Raises FencedError unless `epoch` is the job's newest."""
+    if epoch != job.epoch:
+        msg = f"coordinator of epoch {epoch} cannot {what} of job {job.name!r}: epoch {job.epoch} has started since; stop this process"
+        raise FencedError(msg)
+
+
+def _require_live(state: CatalogState, ref: Ref, what: str) -> None:
+    row = state.checkpoint(ref)
+    if not row.live:
+        job = state.job(ref.job_id)
+        live = ", ".join(str(n) for n in sorted(job.live)) or "none"
+        msg = f"cannot {what} checkpoint {ref.checkpoint_id} of job {job.name!r}: it was dropped; live ones: {live}"
+        raise RefusedError(msg)
+
+
+def _require_open(job: JobState, token: AttemptToken, what: str) -> Attempt:
+    attempt = job.attempts.get(token)
+    if attempt is None:
+        msg = f"job {job.name!r} never opened attempt {token}: nothing can be committed without an opening"
+        raise RefusedError(msg)
+    if attempt.status is Status.OPEN:
+        return attempt
+    number, why = attempt.opened.checkpoint_id, f" ({attempt.reason})" if attempt.reason else ""
+    if attempt.opened.epoch is not None and attempt.opened.epoch < job.epoch:
+        msg = f"cannot {what} checkpoint {number} of job {job.name!r}: epoch {job.epoch} fenced epoch {attempt.opened.epoch}; stop this process"
+        raise FencedError(msg)
+    msg = f"cannot {what} checkpoint {number} of job {job.name!r}: its attempt {token} is already {attempt.status}{why}; begin another"
+    raise AttemptEndedError(msg)
+
+
+def _require_own_or_inherited(job: JobState, request: CommitRequest) -> None:
+    """I2: a new handle is to a file of this attempt or to a chunk of its pinned parent, and to nothing else."""
+    own = {file.file_id for file in request.files}
+    for chunk in request.content:
+        if chunk.identity in request.inherited or chunk.file_id in own or chunk.inline is not None:
+            continue
+        msg = f"attempt {request.attempt} of job {job.name!r} refers to file {chunk.file_id}, neither its own nor of its pinned parent"
+        raise RefusedError(msg)
+
+
+# ---- facts ----------------------------------------------------------------------------------------------------------
+
+
+def _keys(state: CatalogState, job_id: JobId, seq: int, read: Ref | None) -> dict[str, int]:
+    touched = {job_key(read.job_id): state.job(read.job_id).seq} if read is not None and read.job_id != job_id else {}
+    return {job_key(job_id): seq, **touched}
+
+
+def _opened(job: JobState, seq: int, token: AttemptToken, number: CheckpointId, epoch: int | None, parent: Ref | None) -> f.AttemptOpened:
+    return f.AttemptOpened(
+        job_id=job.job_id, seq=seq, attempt=token, checkpoint_id=number, purpose=Purpose.CHECKPOINT, epoch=epoch,
+        parent_job_id=parent.job_id if parent else None, parent_checkpoint_id=parent.checkpoint_id if parent else None,
+    )  # fmt: skip
+
+
+def _ended(job_id: JobId, seq: int, token: AttemptToken, status: Status, reason: str | None) -> f.AttemptEnded:
+    return f.AttemptEnded(job_id=job_id, seq=seq, attempt=token, status=status, reason=reason)
+
+
+def _checkpoint_fact(
+    job: JobState, opened: f.AttemptOpened, request: CommitRequest, seq: int, *, new_handles: int
+) -> f.CheckpointCommitted:
+    assert opened.checkpoint_id is not None
+    content = request.content
+    return f.CheckpointCommitted(
+        job_id=job.job_id,
+        seq=seq,
+        checkpoint_id=opened.checkpoint_id,
+        attempt=opened.attempt,
+        is_savepoint=False,
+        name=None,
+        parent_job_id=opened.parent_job_id,
+        parent_checkpoint_id=opened.parent_checkpoint_id,
+        is_incremental=any(chunk.identity in request.inherited for chunk in content),
+        is_key_group_aware=all(info.format != "parquet" or info.key_columns for info in request.states),
+        parallelism=None,
+        handles=len(content),
+        new_handles=new_handles,
+        total_bytes=sum(chunk.length_bytes for chunk in content),
+        new_bytes=sum(chunk.length_bytes for chunk in content if chunk.identity not in request.inherited),
+        progress=None if request.progress is None else json.dumps(request.progress),
+        path=request.manifest.path,
+        sha256=request.manifest.sha256,
+        size_bytes=request.manifest.size_bytes,
+    )
+
+
+def _state_facts(job_id: JobId, seq: int, number: CheckpointId, states: Sequence[StateInfo]) -> list[f.StateCommitted]:
+    return [
+        f.StateCommitted(
+            job_id=job_id,
+            seq=seq,
+            checkpoint_id=number,
+            operator=info.operator,
+            state=info.state,
+            format=info.format,
+            key_columns=json.dumps(info.key_columns),
+            schema=info.schema,
+            layers=info.layers,
+            rows=info.rows,
+            total_bytes=info.total_bytes,
+        )  # fmt: skip
+        for info in states
+    ]
+
+
+def _manifest_handle(job_id: JobId, seq: int, request: CommitRequest) -> f.HandleAdded:
+    """`_metadata` is referenced as every file is, so that one query decides when it goes."""
+    manifest = request.manifest
+    return f.HandleAdded(
+        job_id=job_id, seq=seq, savepoint=None, operator="", state="", subtask=None, key_group_from=None, key_group_to=None,
+        scope=manifest.scope, layer=0, role=Role.MANIFEST, name="_metadata", file_id=manifest.file_id, offset_bytes=0,
+        length_bytes=manifest.size_bytes, sha256=manifest.sha256, rows=None, from_seq=seq, to_seq=seq + 1, inline=None,
+    )  # fmt: skip
+
+
+def _file_facts(job_id: JobId, seq: int, token: AttemptToken, files: Sequence[StoredFile]) -> list[f.FileWritten]:
+    return [
+        f.FileWritten(
+            job_id=job_id,
+            seq=seq,
+            file_id=file.file_id,
+            attempt=token,
+            path=file.path,
+            size_bytes=file.size_bytes,
+            sha256=file.sha256,
+            scope=file.scope,
+            owner=file.owner,
+        )  # fmt: skip
+        for file in files
+    ]
+
+
+def _ack_fact(job_id: JobId, seq: int, ack: Ack) -> f.Acknowledged:
+    return f.Acknowledged(
+        job_id=job_id, seq=seq, checkpoint_id=ack.checkpoint_id, operator=ack.operator, state=ack.state, subtask=ack.subtask,
+        bytes_written=ack.metrics.bytes_written, bytes_reused=ack.metrics.bytes_reused, rows=ack.metrics.rows,
+        upload_ms=ack.metrics.upload_ms, digest_ms=ack.metrics.digest_ms,
+    )  # fmt: skip

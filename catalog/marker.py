@@ -1,0 +1,55 @@
+"""`holdfast.json`: what makes a directory a catalog. Read before anything else, and before anything is written."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from holdfast.catalog import paths
+from holdfast.catalog.errors import CorruptionError, FormatError, NotFoundError
+from holdfast.catalog.schema import FORMAT_VERSION
+from holdfast.catalog.storage import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A catalog's id, the version of its format, and the directory of its ledger, relative to the root."""
+
+    catalog_id: str
+    format_version: int
+    ledger: str
+
+
+def read_marker(storage: Storage) -> Marker:
+    """The marker of the catalog at this root.
+
+    Raises:
+        NotFoundError: there is none, so this is no catalog.
+        FormatError: a newer version wrote it.
+        CorruptionError: it does not read as one.
+    """
+    try:
+        data = storage.read(paths.MARKER)
+    except FileNotFoundError as error:
+        msg = (
+            f"{storage.address} is no catalog, it has no {paths.MARKER}: check the path, or make one with holdfast.open(path, create=True)"
+        )
+        raise NotFoundError(msg) from error
+    try:
+        fields = json.loads(data)
+        marker = Marker(catalog_id=str(fields["catalog_id"]), format_version=int(fields["format_version"]), ledger=str(fields["ledger"]))
+    except (ValueError, KeyError, TypeError) as error:
+        msg = f"{storage.address}/{paths.MARKER} does not read as a marker ({error!r}): restore it from a copy of the catalog"
+        raise CorruptionError(msg) from error
+    if marker.format_version > FORMAT_VERSION:
+        msg = (
+            f"catalog {marker.catalog_id} at {storage.address} has format {marker.format_version}, this version reads up to {FORMAT_VERSION}: "
+            "use the newer Holdfast that wrote it; nothing was changed"
+        )
+        raise FormatError(msg)
+    return marker
+
+
+def create_marker(storage: Storage, catalog_id: str) -> Marker:
+    """Write the marker of a new catalog. Raises FileExistsError if the root has one."""
+    marker = Marker(catalog_id=catalog_id, format_version=FORMAT_VERSION, ledger=paths.LEDGER)
+    storage.create(paths.MARKER, json.dumps(asdict(marker), indent=2).encode() + b"\n")
+    return marker

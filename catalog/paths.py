@@ -1,0 +1,209 @@
+"""The layout of a catalog: the only module that builds paths or takes them apart (design, section 2).
+
+Whatever is built here is recognised by `parse`, so that nothing an attempt writes can be taken for a stranger's file, and
+nothing of a stranger's for an attempt's. Numbers are never padded: two spellings of one id would be two places.
+"""
+
+import os
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from holdfast.catalog.errors import AddressError
+from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId
+
+MARKER = "holdfast.json"
+LEDGER = "ledger"
+JOBS = "jobs"
+MANIFEST_NAME = "_metadata"
+SLUG_LIMIT = 48  # with "-<8 hex digits>" a job's directory stays far below the 255 bytes of a file name
+
+_NUMBER = r"0|[1-9][0-9]{0,17}"  # at most 18 digits: every id fits the ledger's int64
+_JOB = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{8}")
+_TOKEN = re.compile(r"[0-9a-f]{16}")
+_CHECKPOINT_NUMBER = re.compile(_NUMBER)
+_LABEL = re.compile(r"[0-9A-Za-z_]+")
+_OF_ATTEMPT = re.compile(rf"({_NUMBER})-([0-9a-f]{{16}})-.+", re.DOTALL)
+_SAVEPOINT = re.compile(r".+-([0-9a-f]{16})", re.DOTALL)
+_CHECKPOINT = re.compile(rf"chk-({_NUMBER})")
+_LEDGER = re.compile(rf"{LEDGER}(?:-[0-9]+)?")  # a rebuilt ledger needs a directory of its own
+_CHECKPOINT_ADDRESS = re.compile(rf"(.*/|){JOBS}/+([^/]+)/+chk-({_NUMBER})(?:/+{MANIFEST_NAME})?/*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPath:
+    """Belongs to the attempt whose token it carries. `checkpoint_id` is None in a savepoint's directory, whose name has none."""
+
+    job_id: JobId
+    checkpoint_id: CheckpointId | None
+    attempt: AttemptToken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChkPath:
+    """A `chk-<n>` directory or something in it: belongs to the one attempt that has the job's checkpoint id n."""
+
+    job_id: JobId
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalPath:
+    """The marker or the ledger: never any cleaner's business."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignPath:
+    """Nothing that Holdfast writes: reported, never deleted."""
+
+
+ParsedPath = AttemptPath | ChkPath | InternalPath | ForeignPath
+
+
+class CheckpointAddress(NamedTuple):
+    """What a user's path of a `chk-<n>` directory says."""
+
+    root: str
+    job_id: JobId
+    checkpoint_id: CheckpointId
+
+
+def slug(name: str) -> str:
+    """A job's name as lower-case ASCII letters, digits and single hyphens: never empty, at most SLUG_LIMIT long. Names may share one."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:SLUG_LIMIT].rstrip("-") or "job"
+
+
+def new_job_id(name: str, fresh_id: str) -> JobId:
+    """The id of a new job: its slug and the first 8 digits of a fresh id, which make it its own."""
+    return _job(JobId(f"{slug(name)}-{fresh_id[:8]}"))
+
+
+def job_directory(job_id: JobId) -> str:
+    return f"{JOBS}/{_job(job_id)}"
+
+
+def native_directory(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, call: int | str) -> str:
+    """The directory of one write call, for an engine's own writer. Everything below it belongs to the attempt."""
+    return f"{job_directory(job_id)}/shared/{_prefix(checkpoint_id, attempt)}-{_label(call)}"
+
+
+def streamed_file(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, task: int | str, i: int | str) -> str:
+    """A segment that one task of one write call uploads; (task, i) must be unique in the attempt."""
+    return f"{job_directory(job_id)}/shared/{_prefix(checkpoint_id, attempt)}-{_label(task)}-{_label(i)}.parquet"
+
+
+def exclusive_file(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, call: int | str, ext: str) -> str:
+    """A file of exactly one checkpoint."""
+    return f"{job_directory(job_id)}/exclusive/{_prefix(checkpoint_id, attempt)}-{_label(call)}-0.{_label(ext)}"
+
+
+def checkpoint_directory(job_id: JobId, n: CheckpointId) -> str:
+    return f"{job_directory(job_id)}/chk-{_number(n)}"
+
+
+def manifest_path(job_id: JobId, n: CheckpointId) -> str:
+    return f"{checkpoint_directory(job_id, n)}/{MANIFEST_NAME}"
+
+
+def file_id(attempt: AttemptToken, call: int | str, index: int | str) -> FileId:
+    """The id of a file's row; (call, index) must be unique in the attempt."""
+    return FileId(f"{_token(attempt)}-{_label(call)}-{_label(index)}")
+
+
+def manifest_file_id(attempt: AttemptToken) -> FileId:
+    return file_id(attempt, "metadata", 0)
+
+
+def parse(path: str) -> ParsedPath:
+    """Whose an object or directory of a catalog is. Any text has an answer; what is not built here is foreign."""
+    try:
+        parts = require_relative(path).split("/")
+    except ValueError:
+        return ForeignPath()
+    if _LEDGER.fullmatch(parts[0]):
+        return InternalPath()
+    # An adapter may leave "<name>.<random>.tmp" where a process died while it wrote the marker.
+    if len(parts) == 1 and (parts[0] == MARKER or parts[0].startswith(f"{MARKER}.")):
+        return InternalPath()
+    if parts[0] != JOBS or len(parts) < 3 or not _JOB.fullmatch(parts[1]):
+        return ForeignPath()
+    return _parse_in_job(JobId(parts[1]), parts[2:])
+
+
+def _parse_in_job(job_id: JobId, parts: list[str]) -> ParsedPath:
+    if chk := _CHECKPOINT.fullmatch(parts[0]):
+        return ChkPath(job_id=job_id, checkpoint_id=CheckpointId(int(chk[1])))
+    match parts:
+        case ["shared" | "exclusive", name, *_] | ["taskowned", _, name, *_]:
+            if found := _OF_ATTEMPT.fullmatch(name):
+                return AttemptPath(job_id=job_id, checkpoint_id=CheckpointId(int(found[1])), attempt=AttemptToken(found[2]))
+        case ["savepoints", name, *_]:
+            if found := _SAVEPOINT.fullmatch(name):
+                return AttemptPath(job_id=job_id, checkpoint_id=None, attempt=AttemptToken(found[1]))
+    return ForeignPath()
+
+
+def attempt_directory(path: str) -> str | None:
+    """The directory of the same attempt that this file is in, which may go when it is empty; None where it is in none."""
+    directory = path.rpartition("/")[0]
+    return directory if isinstance(parse(directory), AttemptPath | ChkPath) else None
+
+
+def parse_checkpoint_directory(address: str | os.PathLike[str]) -> CheckpointAddress:
+    """Root, job and checkpoint of `<root>/jobs/<job>/chk-<n>`, with or without `/_metadata` or a slash at its end.
+
+    Raises:
+        AddressError: the address does not have this form.
+    """
+    text = os.fspath(address)
+    found = _CHECKPOINT_ADDRESS.fullmatch(text)
+    if found is None or not _JOB.fullmatch(found[2]):
+        msg = f"{text!r} is not the directory of a checkpoint: give <catalog>/{JOBS}/<job id>/chk-<n>, or its number"
+        raise AddressError(msg)
+    root = found[1].rstrip("/")
+    if not root:
+        root = "/" if found[1] else "."
+    elif root.endswith(":"):
+        root = found[1]  # "file:///" is a root as well
+    return CheckpointAddress(root, JobId(found[2]), CheckpointId(int(found[3])))
+
+
+def require_relative(path: str) -> str:
+    """The path itself, if it cannot lead out of a root and has one spelling only.
+
+    Raises:
+        ValueError: it is empty or absolute, or has a backslash, a NUL, or a part that is empty, "." or "..".
+    """
+    if "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        msg = f"{path!r} is not a path relative to a catalog's root"
+        raise ValueError(msg)
+    return path
+
+
+def _prefix(checkpoint_id: CheckpointId, attempt: AttemptToken) -> str:
+    return f"{_number(checkpoint_id)}-{_token(attempt)}"
+
+
+def _job(job_id: JobId) -> JobId:
+    return JobId(_matching(_JOB, job_id, "a job id (<slug>-<8 hex digits>)"))
+
+
+def _token(attempt: AttemptToken) -> AttemptToken:
+    return AttemptToken(_matching(_TOKEN, attempt, "an attempt's token (16 lower-case hex digits)"))
+
+
+def _label(value: int | str) -> str:
+    return _matching(_LABEL, str(value), "a part of a file's name (letters, digits, underscores)")
+
+
+def _number(checkpoint_id: CheckpointId) -> str:
+    return _matching(_CHECKPOINT_NUMBER, str(checkpoint_id), "a checkpoint id (0 or more, at most 18 digits)")
+
+
+def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
+    if not pattern.fullmatch(text):
+        msg = f"{text!r} is not {what}: a path made of it would not be recognised again"
+        raise ValueError(msg)
+    return text

@@ -1,0 +1,123 @@
+"""The columns of the ledger's one table, and the way between facts and Arrow. Columns and types stand here only."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.catalog.facts import KINDS, Fact
+from holdfast.catalog.types import Purpose, Role, Scope, Status
+
+FORMAT_VERSION = 1
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+SCHEMA = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("operation_id", pa.string(), nullable=False),
+        pa.field("at", TIMESTAMP, nullable=False),
+        pa.field("by", pa.string(), nullable=False),
+        pa.field("job_id", pa.string()),
+        pa.field("seq", pa.int64()),
+        pa.field("job", pa.string()),
+        pa.field("max_parallelism", pa.int32()),
+        pa.field("epoch", pa.int64()),
+        pa.field("attempt", pa.string()),
+        pa.field("checkpoint_id", pa.int64()),
+        pa.field("purpose", pa.string()),
+        pa.field("parent_job_id", pa.string()),
+        pa.field("parent_checkpoint_id", pa.int64()),
+        pa.field("status", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("is_savepoint", pa.bool_()),
+        pa.field("name", pa.string()),
+        pa.field("is_incremental", pa.bool_()),
+        pa.field("is_key_group_aware", pa.bool_()),
+        pa.field("parallelism", pa.int32()),
+        pa.field("handles", pa.int64()),
+        pa.field("new_handles", pa.int64()),
+        pa.field("total_bytes", pa.int64()),
+        pa.field("new_bytes", pa.int64()),
+        pa.field("progress", pa.string()),
+        pa.field("path", pa.string()),
+        pa.field("sha256", pa.string()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("operator", pa.string()),
+        pa.field("state", pa.string()),
+        pa.field("format", pa.string()),
+        pa.field("key_columns", pa.string()),
+        pa.field("schema", pa.string()),
+        pa.field("layers", pa.int32()),
+        pa.field("rows", pa.int64()),
+        pa.field("savepoint", pa.string()),
+        pa.field("subtask", pa.int32()),
+        pa.field("key_group_from", pa.int32()),
+        pa.field("key_group_to", pa.int32()),
+        pa.field("scope", pa.string()),
+        pa.field("layer", pa.int32()),
+        pa.field("role", pa.string()),
+        pa.field("file_id", pa.string()),
+        pa.field("offset_bytes", pa.int64()),
+        pa.field("length_bytes", pa.int64()),
+        pa.field("from_seq", pa.int64()),
+        pa.field("to_seq", pa.int64()),
+        pa.field("inline", pa.binary()),
+        pa.field("owner", pa.string()),
+        pa.field("hold", pa.string()),
+        pa.field("note", pa.string()),
+        pa.field("bytes_written", pa.int64()),
+        pa.field("bytes_reused", pa.int64()),
+        pa.field("upload_ms", pa.int64()),
+        pa.field("digest_ms", pa.int64()),
+        pa.field("run_id", pa.string()),
+        pa.field("what", pa.string()),
+        pa.field("started_at", TIMESTAMP),
+        pa.field("ended_at", TIMESTAMP),
+        pa.field("outcome", pa.string()),
+        pa.field("figures", pa.string()),
+    ]
+)
+
+_FIELDS = {kind: tuple(f.name for f in fields(cls)) for kind, cls in KINDS.items()}
+_ENUMS: dict[str, Any] = {"purpose": Purpose, "status": Status, "scope": Scope, "role": Role}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One commit to the ledger: its id (found again after any doubt), when and by whom."""
+
+    operation_id: str
+    at: datetime
+    by: str
+
+
+def to_table(facts: Sequence[Fact], operation: Operation) -> pa.Table:
+    """The rows of one commit, in the order given."""
+    columns: dict[str, list[Any]] = {name: [None] * len(facts) for name in SCHEMA.names}
+    columns["operation_id"] = [operation.operation_id] * len(facts)
+    columns["at"] = [operation.at] * len(facts)
+    columns["by"] = [operation.by] * len(facts)
+    for i, fact in enumerate(facts):
+        columns["kind"][i] = fact.kind
+        for name in _FIELDS[fact.kind]:
+            columns[name][i] = getattr(fact, name)
+    return pa.table([pa.array(columns[f.name], f.type) for f in SCHEMA], schema=SCHEMA)
+
+
+def from_table(table: pa.Table) -> Iterator[Fact]:
+    """The facts of a table of the ledger, in its order. Kinds of a later format are passed over."""
+    for batch in table.to_batches():
+        columns: dict[str, list[Any]] = {}
+        for i, kind in enumerate(batch.column("kind").to_pylist()):
+            cls = KINDS.get(kind)
+            if cls is None:
+                continue
+            values = {}
+            for name in _FIELDS[kind]:
+                if name not in columns:
+                    columns[name] = batch.column(name).to_pylist()
+                value = columns[name][i]
+                values[name] = _ENUMS[name](value) if name in _ENUMS and value is not None else value
+            yield cls(**values)

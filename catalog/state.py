@@ -1,0 +1,176 @@
+"""The lifecycle facts folded into memory: what a transaction is validated against. Pure; facts in, state out.
+
+Only what lifecycle decisions read is kept: jobs, attempts, checkpoints, holds, and which handles of a job are open.
+Files and closed handles belong to the cleanup (`cleanup.py`); a checkpoint's content is in its manifest.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from holdfast.catalog import facts as f
+from holdfast.catalog.errors import NotFoundError
+from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId, Status
+
+LIFECYCLE_KINDS = ("job", "start", "attempt_opened", "attempt_ended", "checkpoint", "drop", "hold", "unhold")
+HANDLE_KINDS = ("handle", "handle_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A checkpoint of a job."""
+
+    job_id: JobId
+    checkpoint_id: CheckpointId
+
+
+@dataclass(slots=True)
+class Attempt:
+    opened: f.AttemptOpened
+    status: Status = Status.OPEN
+    reason: str | None = None
+
+    @property
+    def parent(self) -> Ref | None:
+        return _ref(self.opened.parent_job_id, self.opened.parent_checkpoint_id)
+
+
+@dataclass(slots=True)
+class CheckpointRow:
+    fact: f.CheckpointCommitted
+    live: bool = True
+
+    @property
+    def parent(self) -> Ref | None:
+        return _ref(self.fact.parent_job_id, self.fact.parent_checkpoint_id)
+
+
+@dataclass(slots=True)
+class JobState:
+    """One job at the version that its state was folded to."""
+
+    registered: f.JobRegistered
+    seq: int = 0
+    epoch: int = 0
+    begin: Ref | None = None  # what the newest start began with, or the last commit after it
+    last_checkpoint_id: int = 0  # the greatest id ever given to an attempt
+    attempts: dict[AttemptToken, Attempt] = field(default_factory=dict)
+    open_attempts: dict[AttemptToken, Attempt] = field(default_factory=dict)
+    checkpoints: dict[CheckpointId, CheckpointRow] = field(default_factory=dict)
+    live: dict[CheckpointId, CheckpointRow] = field(default_factory=dict)
+    last_committed_id: int = 0  # of the main line
+    holds: set[tuple[CheckpointId, str]] = field(default_factory=set)
+    open_handles: dict[tuple[FileId, int], int] = field(default_factory=dict)  # chunk -> from_seq
+
+    @property
+    def job_id(self) -> JobId:
+        return self.registered.job_id
+
+    @property
+    def name(self) -> str:
+        return self.registered.job
+
+    @property
+    def head(self) -> CheckpointId | None:
+        """The checkpoint that the job continues from; None before the first, and after a start from nothing."""
+        return self.begin.checkpoint_id if self.begin and self.begin.job_id == self.job_id else None
+
+    def is_held(self, checkpoint_id: CheckpointId) -> bool:
+        return any(held == checkpoint_id for held, _ in self.holds)
+
+    def ancestry(self, checkpoint_id: CheckpointId | None) -> Iterator[CheckpointRow]:
+        """A checkpoint of this job and its ancestors within the job, newest first, dropped ones included."""
+        while checkpoint_id is not None:
+            row = self.checkpoints[checkpoint_id]
+            yield row
+            parent = row.parent
+            checkpoint_id = parent.checkpoint_id if parent and parent.job_id == self.job_id else None
+
+
+@dataclass(slots=True)
+class CatalogState:
+    """Every job of a catalog. `handles_of` names the job whose open handles are kept (None: no handles; "*": of all)."""
+
+    handles_of: str | None = None
+    jobs: dict[JobId, JobState] = field(default_factory=dict)
+    names: dict[str, JobId] = field(default_factory=dict)
+
+    def apply(self, facts: Iterable[f.Fact]) -> None:
+        """Fold facts in, in the order of each job's `seq`."""
+        for fact in facts:
+            if isinstance(fact, f.JobRegistered):
+                self.jobs[fact.job_id] = JobState(fact, seq=fact.seq)
+                self.names[fact.job] = fact.job_id
+            elif not isinstance(fact, f.RunEnded | f.Condemned | f.Gone) and (job := self.jobs.get(fact.job_id)):
+                job.seq = max(job.seq, fact.seq)
+                self._apply_to_job(job, fact)
+
+    def _apply_to_job(self, job: JobState, fact: f.Fact) -> None:
+        if isinstance(fact, f.HandleAdded):
+            if fact.to_seq is None and self.handles_of in {job.job_id, "*"}:
+                job.open_handles[fact.file_id, fact.offset_bytes] = fact.from_seq
+        elif isinstance(fact, f.HandleEnded):
+            job.open_handles.pop((fact.file_id, fact.offset_bytes), None)
+        elif isinstance(fact, f.Started):
+            job.epoch = fact.epoch
+            job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
+        elif isinstance(fact, f.AttemptOpened):
+            attempt = Attempt(fact)
+            job.attempts[fact.attempt] = job.open_attempts[fact.attempt] = attempt
+            job.last_checkpoint_id = max(job.last_checkpoint_id, fact.checkpoint_id or 0)
+        elif isinstance(fact, f.AttemptEnded):
+            attempt = job.attempts[fact.attempt]
+            attempt.status, attempt.reason = fact.status, fact.reason
+            job.open_attempts.pop(fact.attempt, None)
+        elif isinstance(fact, f.CheckpointCommitted):
+            row = CheckpointRow(fact)
+            job.checkpoints[fact.checkpoint_id] = job.live[fact.checkpoint_id] = row
+            if not fact.is_savepoint:
+                job.begin = Ref(job.job_id, fact.checkpoint_id)
+                job.last_committed_id = max(job.last_committed_id, fact.checkpoint_id)
+        elif isinstance(fact, f.Dropped):
+            job.checkpoints[fact.checkpoint_id].live = False
+            job.live.pop(fact.checkpoint_id, None)
+        elif isinstance(fact, f.Held):
+            job.holds.add((fact.checkpoint_id, fact.hold))
+        elif isinstance(fact, f.Unheld):
+            job.holds.discard((fact.checkpoint_id, fact.hold))
+
+    def job(self, job_id: JobId) -> JobState:
+        """The job of this id. Raises NotFoundError."""
+        if job_id not in self.jobs:
+            msg = f"the ledger has no job {job_id}: look at the view jobs for the ones it has"
+            raise NotFoundError(msg)
+        return self.jobs[job_id]
+
+    def job_named(self, name: str) -> JobState:
+        """The job of this name. Raises NotFoundError."""
+        if name not in self.names:
+            known = ", ".join(sorted(self.names)) or "none"
+            msg = f"the catalog has no job named {name!r} (it has: {known}); a job is registered by its first coordinate(...)"
+            raise NotFoundError(msg)
+        return self.jobs[self.names[name]]
+
+    def checkpoint(self, ref: Ref) -> CheckpointRow:
+        """A committed checkpoint, live or dropped. Raises NotFoundError."""
+        job = self.job(ref.job_id)
+        if ref.checkpoint_id not in job.checkpoints:
+            live = ", ".join(str(n) for n in sorted(job.live)) or "none"
+            msg = f"job {job.name!r} has no committed checkpoint {ref.checkpoint_id}; live ones: {live}"
+            raise NotFoundError(msg)
+        return job.checkpoints[ref.checkpoint_id]
+
+    def pinned(self) -> set[Ref]:
+        """Parents of open attempts, and held checkpoints, of every job."""
+        held = {Ref(job.job_id, n) for job in self.jobs.values() for n, _ in job.holds}
+        parents = {a.parent for job in self.jobs.values() for a in job.open_attempts.values()}
+        return held | {p for p in parents if p is not None}
+
+
+def in_order(facts: Iterable[f.Fact]) -> list[f.Fact]:
+    """Facts of a scan in the order of their jobs' `seq`; those without one last. Compaction may have moved rows."""
+    return sorted(facts, key=lambda fact: getattr(fact, "seq", sys.maxsize))
+
+
+def _ref(job_id: JobId | None, checkpoint_id: CheckpointId | None) -> Ref | None:
+    return None if job_id is None or checkpoint_id is None else Ref(job_id, checkpoint_id)

@@ -1,0 +1,64 @@
+"""The storage port: everything that Holdfast asks of the place where files live. Adapters: `storage_local`, `storage_memory`.
+
+Paths are relative to the catalog's root, with "/" between their parts. Nothing outside an adapter knows them as files of an
+operating system. Every verb is one call to storage, so that a test can fail or reorder each.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """An object in a listing."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """Size and SHA-256 (hex) of an object's bytes, read from storage."""
+
+    size_bytes: int
+    sha256: str
+
+
+class Storage(Protocol):
+    """Duties of a storage adapter. A missing object raises FileNotFoundError, a taken name FileExistsError."""
+
+    @property
+    def address(self) -> str:
+        """The root as engines (Spark, DuckDB, deltalake) take it: a path or URL without a trailing slash."""
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new object and make it durable, name and new directories included. Never replaces one: raises FileExistsError."""
+
+    def create_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """As `create`, for bytes that come in pieces: durable when the block ends well, absent (best effort) when it raises."""
+
+    def read(self, path: str) -> bytes:
+        """All bytes of an object."""
+
+    def size(self, path: str) -> int:
+        """The object's size in bytes."""
+
+    def digest(self, path: str) -> Digest:
+        """Read all bytes and digest them."""
+
+    def make_durable(self, path: str) -> None:
+        """Make an object that an engine wrote under the root survive power loss: its bytes, its name, and every directory on the way."""
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object below a prefix (a directory's path, "" for all), `_temporary` and hidden ones included, in the order of their paths. Objects that appear or go meanwhile may or may not be seen."""
+
+    def delete(self, path: str) -> None:
+        """Delete an object; returns only once it is confirmed gone. Deleting a missing one is no error."""
+
+    def remove_empty_directory(self, path: str) -> bool:
+        """Remove one directory if it is empty, where directories exist; says whether it went. Never recursive; a missing or filled one is no error."""
+
+    def empty_directories(self, prefix: str) -> Iterator[str]:
+        """Directories below a prefix that hold no object at any depth, deepest first; none where directories do not exist."""

@@ -1,0 +1,164 @@
+"""The words of the design as types: ids, chunks, acknowledgements, properties. Nouns only; nothing here acts."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+
+JobId = NewType("JobId", str)  # "<name as a slug>-<8 hex digits>", the job's directory
+CheckpointId = NewType("CheckpointId", int)
+AttemptToken = NewType("AttemptToken", str)  # 16 lower-case hex digits
+FileId = NewType("FileId", str)  # "<attempt token>-<call>-<index>"
+
+DEFAULT_OPERATOR = "main"
+INLINE_LIMIT_BYTES = 20_000
+DEFAULT_MAX_PARALLELISM = 128
+MAX_PARALLELISM_LIMIT = 32_768
+
+
+class Scope(StrEnum):
+    """Who ends a handle's interval (FLINK-8531)."""
+
+    EXCLUSIVE = "EXCLUSIVE"
+    SHARED = "SHARED"
+    TASKOWNED = "TASKOWNED"
+
+
+class Purpose(StrEnum):
+    """What an attempt was opened for."""
+
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+    READ = "read"
+    MERGE = "merge"
+    OWNER = "owner"
+
+
+class Status(StrEnum):
+    """The life of an attempt: open, then ended once."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    KILLED = "killed"
+    RELEASED = "released"
+
+
+class Role(StrEnum):
+    """What the bytes of a chunk are to its state; `manifest` is a checkpoint's own `_metadata`."""
+
+    BASE = "base"
+    UPSERTS = "upserts"
+    DELETES = "deletes"
+    FILE = "file"
+    MANIFEST = "manifest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file that one attempt made durable: path relative to the catalog's root, size, SHA-256 (hex)."""
+
+    file_id: FileId
+    path: str
+    size_bytes: int
+    sha256: str
+    scope: Scope
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A contiguous piece of one state. Identity is (file_id, offset_bytes); an inline chunk has an id of its own and no file."""
+
+    operator: str
+    state: str
+    file_id: FileId
+    scope: Scope
+    role: Role
+    layer: int
+    offset_bytes: int
+    length_bytes: int
+    sha256: str
+    rows: int | None = None
+    subtask: int | None = None
+    key_group_from: int | None = None
+    key_group_to: int | None = None  # inclusive
+    name: str | None = None
+    inline: bytes | None = None
+
+    @property
+    def identity(self) -> tuple[FileId, int]:
+        return (self.file_id, self.offset_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateInfo:
+    """What a checkpoint says of one state. `schema` is Spark's JSON of the user's columns, without `_key_group`; format "parquet" or "bytes"."""
+
+    operator: str
+    state: str
+    format: str
+    key_columns: tuple[str, ...] = ()
+    schema: str | None = None
+    layers: int = 1
+    rows: int | None = None
+    total_bytes: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.operator, self.state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMetaData:
+    """The trigger that travels to every writer (FLINK-5777): which checkpoint, when, and whether it is a savepoint and where to."""
+
+    checkpoint_id: CheckpointId
+    timestamp: datetime
+    is_savepoint: bool = False
+    target_directory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMetrics:
+    """What a share cost (FLINK-5777): bytes, rows, milliseconds."""
+
+    bytes_written: int = 0
+    bytes_reused: int = 0
+    rows: int | None = None
+    upload_ms: int = 0
+    digest_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """What a writer returns for one share of one state: its files and chunks, durable before this exists, and its metrics."""
+
+    checkpoint_id: CheckpointId
+    attempt: AttemptToken
+    operator: str
+    state: str
+    subtask: int | None
+    files: tuple[StoredFile, ...]
+    chunks: tuple[Chunk, ...]
+    metrics: CheckpointMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepLast:
+    """Retention: the newest `count` checkpoints of the head's ancestry stay live."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            msg = f"KeepLast({self.count}) would drop the checkpoint that the job continues from: give 1 or more"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepAll:
+    """Retention: nothing is dropped by a commit."""
+
+
+Retention = KeepLast | KeepAll

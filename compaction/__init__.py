@@ -1,0 +1,1 @@
+"""Cleanup: retention, vacuum and scrub."""

@@ -1,0 +1,95 @@
+"""Scrub: list a prefix of storage first, then read a ledger snapshot; what ended attempts left and no file row names is an orphan.
+
+The order makes it safe beside writers (I3, I4): an object that was listed has an attempt that was opened before, so a snapshot read after
+the listing knows it. Foreign objects are reported and never touched. One well-formed token that the ledger never knew stops the scrub
+before any deletion: the ledger was probably restored from a backup, and the "orphans" may be the newer state.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.catalog.cleanup import OrphanRule, Verdict
+from holdfast.catalog.clock import Environment
+from holdfast.catalog.errors import ForeignTokensError
+from holdfast.catalog.storage import Storage, StoredObject
+from holdfast.catalog.transactions import Transactor
+from holdfast.compaction.runs import MaintenanceRun
+
+SHOWN = 5
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubPlan:
+    """What a scrub found. `directories` are empty and of ended attempts; `unknown` carry tokens that the ledger never knew."""
+
+    orphans: tuple[StoredObject, ...]
+    directories: tuple[str, ...]
+    foreign: tuple[StoredObject, ...]
+    unknown: tuple[StoredObject, ...]
+    in_flight: tuple[StoredObject, ...]
+    known_objects: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubReport:
+    """What a scrub did."""
+
+    plan: ScrubPlan
+    deleted_files: int
+    deleted_bytes: int
+    failed: tuple[str, ...]
+
+
+def plan_scrub(objects: Sequence[StoredObject], directories: Sequence[str], rule: OrphanRule) -> ScrubPlan:
+    """Judge a listing by a snapshot of the ledger that was read after it."""
+    found: dict[Verdict, list[StoredObject]] = {verdict: [] for verdict in Verdict}
+    for stored in objects:
+        found[rule.judge(stored.path)].append(stored)
+    return ScrubPlan(
+        orphans=tuple(found[Verdict.ORPHAN]),
+        directories=tuple(d for d in directories if rule.judge(f"{d}/_") is Verdict.ORPHAN),
+        foreign=tuple(found[Verdict.FOREIGN]),
+        unknown=tuple(found[Verdict.UNKNOWN_TOKEN]),
+        in_flight=tuple(found[Verdict.IN_FLIGHT]),
+        known_objects=len(found[Verdict.KNOWN]),
+    )
+
+
+def require_known_tokens(plan: ScrubPlan) -> None:
+    """Raises ForeignTokensError if storage holds what attempts wrote that the ledger never knew."""
+    if plan.unknown:
+        shown = ", ".join(stored.path for stored in plan.unknown[:SHOWN])
+        msg = (
+            f"{len(plan.unknown)} files carry attempt tokens that the ledger never knew ({shown}{', ...' if len(plan.unknown) > SHOWN else ''}): "
+            "the ledger was probably restored from a backup, and these may be its newer state. Nothing was deleted. "
+            "Restore the newer ledger, or move these files away, then scrub again"
+        )
+        raise ForeignTokensError(msg)
+
+
+def run_scrub(
+    plan: ScrubPlan, transactor: Transactor, storage: Storage, environment: Environment, progress: Progress | None = None
+) -> ScrubReport:
+    """Delete the orphans of a plan. Safe to interrupt anywhere; stops before any deletion at unknown tokens."""
+    require_known_tokens(plan)
+    run = MaintenanceRun.begin("scrub", environment)
+    deleted: list[StoredObject] = []
+    failed: list[str] = []
+    for done, orphan in enumerate(plan.orphans, 1):
+        try:
+            storage.delete(orphan.path)
+            deleted.append(orphan)
+        except OSError as error:
+            failed.append(f"{orphan.path}: {error}")
+        if progress is not None:
+            progress(done, len(plan.orphans))
+    for directory in plan.directories:
+        storage.remove_empty_directory(directory)
+    size_bytes = sum(stored.size_bytes for stored in deleted)
+    figures = {
+        "deleted_files": len(deleted), "deleted_bytes": size_bytes, "failed_files": len(failed), "foreign_files": len(plan.foreign),
+    }  # fmt: skip
+    transactor.append([run.ended(environment, "incomplete" if failed else "done", figures)])
+    return ScrubReport(plan=plan, deleted_files=len(deleted), deleted_bytes=size_bytes, failed=tuple(failed))

@@ -1,0 +1,57 @@
+"""Verify: every file of every live checkpoint, read back and compared with the size and digest that were committed."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.types import StoredFile
+
+THREADS = 4
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A file that is not what was committed, and in what way."""
+
+    path: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What a verification read, and what it found wrong."""
+
+    checkpoints: int
+    files: int
+    size_bytes: int
+    damages: tuple[Damage, ...]
+
+
+def run_verify(checkpoints: int, files: Sequence[StoredFile], storage: Storage, progress: Progress | None = None) -> VerifyReport:
+    """Read each file once, in parallel; damage is collected, never raised."""
+    damages: list[Damage] = []
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done, damage in enumerate(pool.map(lambda file: check_file(file, storage), files), 1):
+            if damage is not None:
+                damages.append(damage)
+            if progress is not None:
+                progress(done, len(files))
+    return VerifyReport(checkpoints=checkpoints, files=len(files), size_bytes=sum(f.size_bytes for f in files), damages=tuple(damages))
+
+
+def check_file(file: StoredFile, storage: Storage) -> Damage | None:
+    """What is wrong with one file, if anything."""
+    try:
+        found = storage.digest(file.path)
+    except FileNotFoundError:
+        return Damage(path=file.path, what="missing")
+    except OSError as error:
+        return Damage(path=file.path, what=f"unreadable: {error}")
+    if found.size_bytes != file.size_bytes:
+        return Damage(path=file.path, what=f"{found.size_bytes} bytes, committed {file.size_bytes}")
+    if found.sha256 != file.sha256:
+        return Damage(path=file.path, what=f"sha256 {found.sha256}, committed {file.sha256}")
+    return None

@@ -1,0 +1,77 @@
+"""Holdfast: a transactional checkpoint catalog on Delta Lake.
+
+The facade is imported when it is first used: an executor that imports `holdfast.writers` needs neither deltalake nor DuckDB.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.catalog.clock import VERSION as __version__
+from holdfast.catalog.errors import (
+    AddressError,
+    AlreadyExistsError,
+    AttemptEndedError,
+    ConflictError,
+    CorruptionError,
+    DamagedFileError,
+    DamagedLedgerError,
+    FencedError,
+    ForeignTokensError,
+    FormatError,
+    HoldfastError,
+    NotFoundError,
+    RefusedError,
+    RetryError,
+    UnknownOutcomeError,
+    UnsafeSettingsError,
+    UsageError,
+)
+from holdfast.catalog.types import KeepAll, KeepLast
+from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
+from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.restore import Checkpoint
+
+if TYPE_CHECKING:
+    from holdfast.facade import Catalog, open_manifest
+    from holdfast.facade import open_catalog as open
+
+_FACADE = {"open": "open_catalog", "open_manifest": "open_manifest", "Catalog": "Catalog"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FACADE:
+        msg = f"module 'holdfast' has no attribute {name!r}"
+        raise AttributeError(msg)
+    from holdfast import facade
+
+    return getattr(facade, _FACADE[name])
+
+
+__all__ = [
+    "open",
+    "open_manifest",
+    "Catalog",
+    "Coordinator",
+    "CheckpointWriter",
+    "CheckpointResult",
+    "Checkpoint",
+    "KeepLast",
+    "KeepAll",
+    "HoldfastError",
+    "RetryError",
+    "ConflictError",
+    "UnknownOutcomeError",
+    "UsageError",
+    "AddressError",
+    "NotFoundError",
+    "AlreadyExistsError",
+    "FormatError",
+    "RefusedError",
+    "UnsafeSettingsError",
+    "FencedError",
+    "AttemptEndedError",
+    "CorruptionError",
+    "DamagedFileError",
+    "DamagedLedgerError",
+    "ForeignTokensError",
+    "__version__",
+]

@@ -1,0 +1,56 @@
+"""A ledger whose calls fail by script. Wrap it with the `Faults` that also breaks storage: one count over both."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from holdfast.catalog.facts import Fact
+from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
+from holdfast.catalog.schema import Operation
+from tests.support.faults import Faults
+
+
+class FaultyLedger:
+    """Passes every call through `faults`, as verb and what: refresh, append <operation id>, make_durable, scan, facts <version>."""
+
+    def __init__(self, inner: Ledger, faults: Faults) -> None:
+        self.inner = inner
+        self.faults = faults
+        self._untold: list[LoggedCommit] = []
+        self._lost: SnapshotLostError | None = None
+
+    @property
+    def version(self) -> int:
+        self.faults.require_alive()
+        return self.inner.version
+
+    def refresh(self) -> Sequence[LoggedCommit]:
+        """What a refresh passed over whose answer was lost is told by the next one, as the port demands."""
+        self.faults.run("refresh", "", self._refresh)
+        if self._lost is not None:
+            error, self._lost, self._untold = self._lost, None, []
+            raise error
+        untold, self._untold = self._untold, []
+        return [LoggedCommit(c.version, c.operation_id, c.keys, self._counted(c)) for c in untold]
+
+    def append(self, facts: Sequence[Fact], *, keys: Mapping[str, int], operation: Operation) -> None:
+        def effect() -> None:
+            if self._untold or self._lost:
+                msg = "a refresh failed before it told what it passed over"
+                raise LedgerConflictError(msg)
+            self.inner.append(facts, keys=keys, operation=operation)
+
+        self.faults.run("append", operation.operation_id, effect)
+
+    def make_durable(self) -> None:
+        self.faults.run("make_durable", "", self.inner.make_durable)
+
+    def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None) -> Sequence[Fact]:
+        return self.faults.run("scan", "", lambda: self.inner.scan(kinds, job_id))
+
+    def _refresh(self) -> None:
+        try:
+            self._untold += self.inner.refresh()
+        except SnapshotLostError as error:
+            self._lost = error
+
+    def _counted(self, commit: LoggedCommit) -> Callable[[], Sequence[Fact]]:
+        return lambda: self.faults.run("facts", str(commit.version), commit.facts)

@@ -1,0 +1,231 @@
+"""The ledger adapters against their contract, and what is particular to each."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from holdfast.catalog import delta_log
+from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError
+from holdfast.catalog.ledger import Ledger, LedgerConflictError
+from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
+from tests.ledger_contract import Harness, LedgerContract, dropped, gone, put
+from tests.support.faults import Crash, Faults, LostResponse
+from tests.support.faulty_ledger import FaultyLedger
+
+
+class MemoryHarness:
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+
+    def open(self) -> MemoryLedger:
+        return MemoryLedger(self.log)
+
+    def compact(self) -> None:
+        self.log.compact()
+
+    def clean(self) -> None:
+        self.log.clean()
+
+
+class DeltaHarness:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        DeltaLedger.create(directory)
+
+    def open(self) -> DeltaLedger:
+        return DeltaLedger.open(self.directory)
+
+    def compact(self) -> None:
+        assert DeltaTable(self.directory).optimize.compact()["numFilesRemoved"] > 0
+
+    def clean(self) -> None:
+        """As delta-rs cleans an expired log: a Delta checkpoint, then no commit at or below it."""
+        DeltaTable(self.directory).create_checkpoint()
+        log = self.directory / "_delta_log"
+        for version in delta_log.commit_versions(log):
+            (log / delta_log.commit_name(version)).unlink()
+
+
+class FaultyHarness(MemoryHarness):
+    def open(self) -> Ledger:  # type: ignore[override]  # wraps what its base opens
+        return FaultyLedger(MemoryLedger(self.log), Faults())
+
+
+class TestMemoryLedger(LedgerContract):
+    @pytest.fixture
+    def harness(self) -> Harness:
+        return MemoryHarness()
+
+    def test_power_loss_takes_what_was_not_made_durable(self) -> None:
+        log = MemoryLog()
+        ledger = MemoryLedger(log)
+        put(ledger, dropped(1), key="job/a")
+        ledger.refresh()
+        ledger.make_durable()
+        put(ledger, dropped(2), key="job/a")
+        log.lose_unsynced()
+        reopened = MemoryLedger(log)
+        assert list(reopened.scan()) == [dropped(1)]
+        put(reopened, dropped(2), key="job/a")
+
+
+class TestFaultyLedgerWithoutFaults(LedgerContract):
+    @pytest.fixture
+    def harness(self) -> Harness:
+        return FaultyHarness()
+
+
+class TestFaultyLedger:
+    def test_dies_before_or_after_the_effect_and_stays_dead(self) -> None:
+        for mode, landed in (("before", []), ("after", [dropped(1)])):
+            log = MemoryLog()
+            ledger = FaultyLedger(MemoryLedger(log), Faults({1: mode}))
+            with pytest.raises(Crash):
+                put(ledger, dropped(1))
+            with pytest.raises(Crash):
+                ledger.refresh()
+            assert list(MemoryLedger(log).scan()) == landed
+
+    def test_a_lost_response_of_append_leaves_the_commit(self) -> None:
+        ledger = FaultyLedger(MemoryLedger(MemoryLog()), Faults({1: "lost"}))
+        with pytest.raises(LostResponse):
+            put(ledger, dropped(1), operation_id="mine")
+        assert [c.operation_id for c in ledger.refresh()] == ["mine"]
+
+    def test_what_a_failed_refresh_passed_over_is_told_by_the_next_and_nothing_is_appended_between(self) -> None:
+        log = MemoryLog()
+        ledger = FaultyLedger(MemoryLedger(log), Faults({1: "lost"}))
+        put(MemoryLedger(log), dropped(1), key="job/a")
+        with pytest.raises(LostResponse):
+            ledger.refresh()
+        with pytest.raises(LedgerConflictError):
+            put(ledger, dropped(1), key="job/a")
+        assert [c.version for c in ledger.refresh()] == [1]
+
+
+class TestDeltaLedger(LedgerContract):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> DeltaHarness:
+        return DeltaHarness(tmp_path / "ledger")
+
+    def test_the_address_is_the_tables_directory(self, harness: DeltaHarness) -> None:
+        assert harness.open().address == str(harness.directory)
+
+    def test_the_table_is_append_only_with_checkpoints_and_without_log_cleaning(self, harness: DeltaHarness) -> None:
+        assert DeltaTable(harness.directory).metadata().configuration == {
+            "delta.appendOnly": "true",
+            "delta.enableExpiredLogCleanup": "false",
+            "delta.checkpointInterval": "20",
+        }
+
+    def test_a_ledger_is_not_made_over_another(self, harness: DeltaHarness) -> None:
+        with pytest.raises(AlreadyExistsError):
+            DeltaLedger.create(harness.directory)
+
+    def test_a_ledger_that_is_gone_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(DamagedLedgerError, match="gone"):
+            DeltaLedger.open(tmp_path / "nothing")
+
+    def test_a_refresh_that_fails_halfway_forgets_no_commit(self, harness: DeltaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The table's handle had moved when reading a commit file failed; the next refresh skipped that commit, and an append on
+        the state without it passed the compare-and-swap."""
+        ours, theirs = harness.open(), harness.open()
+        put(theirs, dropped(1), key="job/a")
+
+        def fails(*_: object) -> delta_log.LogCommit:
+            raise OSError("too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(delta_log, "read_commit", fails)
+            with pytest.raises(OSError, match="too many"):
+                ours.refresh()
+        with pytest.raises(LedgerConflictError):
+            put(ours, dropped(1), key="job/a")
+        assert [c.version for c in ours.refresh()] == [1]
+
+    def test_everything_is_made_durable_in_the_order_that_a_crash_allows(
+        self, harness: DeltaHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ledger = harness.open()
+        ledger.make_durable()
+        put(harness.open(), gone("f"), operation_id="theirs")  # not synced by its writer; what follows stands on it
+        synced = _record_syncs(monkeypatch)
+        put(ledger, dropped(1), key="job/a", operation_id="ours")
+        assert [_short(path, harness.directory) for path in synced] == ["data", "."]
+        ledger.refresh()
+        ledger.make_durable()
+        assert [_short(path, harness.directory) for path in synced] == [
+            "data",
+            ".",
+            "_delta_log/00000000000000000001.json",
+            "_delta_log/00000000000000000002.json",
+            "_delta_log",
+        ]
+
+    def test_a_handles_first_make_durable_syncs_the_whole_log(self, harness: DeltaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        put(harness.open(), dropped(1))
+        ledger = harness.open()
+        synced = _record_syncs(monkeypatch)
+        ledger.make_durable()
+        assert [path.name for path in synced] == ["00000000000000000000.json", "00000000000000000001.json", "_delta_log"]
+
+    def test_a_new_ledger_is_durable_up_to_the_directory_that_was_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced = _record_syncs(monkeypatch)
+        DeltaLedger.create(tmp_path / "new" / "ledger")
+        assert synced == [
+            tmp_path / "new/ledger/_delta_log/00000000000000000000.json",
+            tmp_path / "new/ledger/_delta_log",
+            tmp_path / "new/ledger",
+            tmp_path / "new",
+            tmp_path,
+        ]
+
+    def test_a_data_file_is_never_written_over(self, harness: DeltaHarness) -> None:
+        """The same operation sent twice from one snapshot may have landed the first time."""
+        ledger = harness.open()
+        put(ledger, dropped(1), operation_id="mine")
+        put(ledger, dropped(2), operation_id="mine")
+        ledger.refresh()
+        assert list(ledger.scan()) == [dropped(1), dropped(2)]
+
+    def test_a_data_file_that_is_gone_is_damage_and_is_named(self, harness: DeltaHarness) -> None:
+        ledger = harness.open()
+        put(ledger, dropped(1))
+        ledger.refresh()
+        (data,) = harness.directory.glob("*.parquet")
+        data.unlink()
+        with pytest.raises(DamagedLedgerError, match=data.name):
+            ledger.scan()
+
+    def test_the_log_carries_statistics_of_the_columns_that_prune(self, harness: DeltaHarness) -> None:
+        put(harness.open(), dropped(7, "b"), gone("f"))
+        lines = (harness.directory / "_delta_log" / delta_log.commit_name(1)).read_text().splitlines()
+        add = next(json.loads(line)["add"] for line in lines if '"add"' in line)
+        assert json.loads(add["stats"]) == {
+            "numRecords": 2,
+            "minValues": {"kind": "drop", "job_id": "a-00000001", "seq": 7},
+            "maxValues": {"kind": "gone", "job_id": "b", "seq": 7},
+            "nullCount": {"kind": 0, "job_id": 0, "seq": 1},
+        }
+
+
+def _record_syncs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    synced: list[Path] = []
+    real = os.fsync
+
+    def record(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return synced
+
+
+def _short(path: Path, root: Path) -> str:
+    return "data" if path.suffix == ".parquet" else str(path.relative_to(root))

@@ -1,0 +1,1 @@
+"""Writers: how a program's state becomes the chunks of a checkpoint."""

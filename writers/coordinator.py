@@ -1,0 +1,175 @@
+"""A job's coordinator: starts an epoch, opens attempts, commits checkpoints. A newer one fences it.
+
+A checkpoint costs one ledger commit: the commit of checkpoint n opens the attempt for n + 1 in the same transaction.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.catalog import lifecycle
+from holdfast.catalog.clock import Environment
+from holdfast.catalog.errors import AttemptEndedError, FencedError, HoldfastError, RefusedError, UnknownOutcomeError
+from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
+from holdfast.catalog.lifecycle import Transaction
+from holdfast.catalog.manifest import Manifest
+from holdfast.catalog.state import CatalogState, Ref
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Retention, Status
+from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
+from holdfast.writers.restore import Checkpoint, load_committed
+from holdfast.writers.vehicles import StateWriter
+
+Begin = Callable[[CatalogState], Ref | None]
+
+
+class Coordinator:
+    """What `catalog.coordinate(...)` gives. One epoch of one job; use it from one thread."""
+
+    def __init__(
+        self,
+        *,
+        transactor: Transactor,
+        storage: Storage,
+        environment: Environment,
+        state_writer: StateWriter,
+        job_id: JobId,
+        retention: Retention,
+        begin: Begin,
+    ) -> None:
+        self._transactor, self._storage, self._environment, self._state_writer = transactor, storage, environment, state_writer
+        self._job_id, self._retention = job_id, retention
+        transactor.keep_handles_of(job_id)
+        started: tuple[int, Ref | None] = transactor.run(lambda state: _start(state, job_id, begin))
+        self.epoch, self._parent = started
+        self._manifest: Manifest | None = None  # of the parent, loaded when first needed
+        self._opened: AttemptOpened | None = None  # the attempt that the last commit opened
+        self._writing = False
+
+    @property
+    def job_id(self) -> JobId:
+        return self._job_id
+
+    def latest(self) -> Checkpoint | None:
+        """The checkpoint that this job continues from, or None before the first.
+
+        It stays readable until this coordinator's next commit; read again from `latest()` after each.
+        """
+        manifest = self._parent_manifest()
+        return None if manifest is None else Checkpoint(manifest, self._storage)
+
+    @contextmanager
+    def checkpoint(self, progress: Mapping[str, Any] | None = None) -> Iterator[CheckpointWriter]:
+        """Write one checkpoint: committed when the block ends, aborted when it raises.
+
+        Raises:
+            FencedError: a newer coordinator of the job has started.
+            AttemptEndedError: somebody killed the attempt; nothing was committed, the next checkpoint may be tried.
+            ConflictError: the commit lost too many races, and was aborted.
+        """
+        if self._writing:
+            msg = f"job {self._job_id} is already writing a checkpoint: end that block first"
+            raise RefusedError(msg)
+        self._writing = True
+        try:
+            writer = self._open(progress)
+            try:
+                yield writer
+                self._commit(writer)
+            except UnknownOutcomeError:
+                self._opened = None  # it may have landed: neither abort nor reuse; the next opening reads the ledger
+                raise
+            except BaseException as error:
+                self._abort(writer, error)
+                raise
+        finally:
+            self._writing = False
+
+    def drop(self, checkpoint_id: int) -> None:
+        """Drop a checkpoint as this epoch's coordinator. Raises FencedError, RefusedError (held, or the head), NotFoundError."""
+        ref = Ref(self._job_id, CheckpointId(checkpoint_id))
+        self._transactor.run(lambda state: lifecycle.drop(state, ref, f"dropped by epoch {self.epoch}", self.epoch))
+
+    def close(self) -> None:
+        """End the attempt that the last commit opened, so that it pins nothing. The job stays as it is."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            self._end(opened.attempt, "the coordinator closed", ())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"closing the coordinator failed as well: {failure}")
+
+    def _open(self, progress: Mapping[str, Any] | None) -> CheckpointWriter:
+        opened, self._opened = self._opened, None
+        if opened is not None and not self._still_open(opened):
+            opened = None
+        if opened is None:
+            token = AttemptToken(self._environment.new_id())
+            opened = self._transactor.run(lambda state: lifecycle.open_checkpoint(state, self._job_id, self.epoch, token, self._parent))
+        try:
+            return CheckpointWriter(
+                storage=self._storage,
+                environment=self._environment,
+                state_writer=self._state_writer,
+                job=self._transactor.known().job(self._job_id),
+                opened=opened,
+                parent=self._parent_manifest(),
+                progress=progress,
+            )
+        except BaseException:
+            self._opened = opened  # nothing was written: the attempt serves the next call
+            raise
+
+    def _still_open(self, opened: AttemptOpened) -> bool:
+        """Whether the attempt that the last commit opened may still write; asked before anything is uploaded in vain."""
+        job = self._transactor.fresh().job(self._job_id)
+        lifecycle.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
+        return opened.attempt in job.open_attempts
+
+    def _commit(self, writer: CheckpointWriter) -> None:
+        next_attempt = AttemptToken(self._environment.new_id())
+        request, manifest = writer.seal(self._retention, next_attempt)
+        fact: CheckpointCommitted
+        fact, self._opened = self._transactor.run(lambda state: _commit(state, self._job_id, request))
+        self._parent, self._manifest = Ref(self._job_id, fact.checkpoint_id), manifest
+        writer.result = CheckpointResult.of(fact)
+
+    def _abort(self, writer: CheckpointWriter, error: BaseException) -> None:
+        try:
+            self._end(writer.attempt, f"{type(error).__name__}: {error}"[:500], writer.acked_files)
+        except HoldfastError as failure:
+            error.add_note(f"the attempt could not be aborted ({failure}); scrub finds what it left once the attempt is ended")
+
+    def _end(self, token: AttemptToken, reason: str, files: Any) -> None:
+        try:
+            self._transactor.run(lambda state: lifecycle.end_attempt(state, self._job_id, token, Status.ABORTED, reason, files))
+        except (AttemptEndedError, FencedError):
+            pass  # somebody ended it first: that is what was wanted, and scrub finds its files
+
+    def _parent_manifest(self) -> Manifest | None:
+        if self._manifest is None and self._parent is not None:
+            fact = self._transactor.known().checkpoint(self._parent).fact
+            self._manifest = load_committed(self._storage, fact)
+        return self._manifest
+
+
+def _start(state: CatalogState, job_id: JobId, begin: Begin) -> Transaction:
+    parent = begin(state)
+    started = lifecycle.start(state, job_id, parent)
+    return Transaction(started.facts, started.keys, (started.result, parent))
+
+
+def _commit(state: CatalogState, job_id: JobId, request: lifecycle.CommitRequest) -> Transaction:
+    committed = lifecycle.commit_checkpoint(state, job_id, request)
+    opened = next((fact for fact in committed.facts if isinstance(fact, AttemptOpened)), None)
+    return Transaction(committed.facts, committed.keys, (committed.result, opened))

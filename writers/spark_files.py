@@ -1,0 +1,246 @@
+"""The step over state files: executors digest them, make them durable and read their footers, and the driver acknowledges what they found.
+
+Before a restore, executors verify them.
+One Spark job for all files. What an executor finds comes back as rows, never as an exception: a damaged file is an answer, not a
+failed task to be tried again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.catalog.clock import Environment
+from holdfast.catalog.errors import CorruptionError, UnsafeSettingsError
+from holdfast.catalog.paths import file_id
+from holdfast.catalog.storage import Storage, StoredObject
+from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, Role, Scope, StateInfo, StoredFile
+from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql.types import StructType
+
+TASK_BYTES = 32 * 1024 * 1024  # small files share a task: starting one costs as much as digesting some megabytes
+TASK_FILES = 64
+
+PARQUET = "parquet"
+COUNTED_ROWS = "rows"  # the Observation's metric
+
+REPORT_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("sha256", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("key_group_from", pa.int32()),
+        pa.field("key_group_to", pa.int32()),
+        pa.field("digest_ms", pa.int64(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReport:
+    """What an executor says of one file. Without a size: there is none where it ran. Key groups inclusive, None where it does not tell."""
+
+    path: str
+    size_bytes: int | None = None
+    sha256: str | None = None
+    rows: int | None = None
+    key_group_from: int | None = None
+    key_group_to: int | None = None
+    digest_ms: int = 0
+
+
+def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject], environment: Environment) -> list[FileReport]:
+    """Digest, sync and footer of files that Spark's own writer left, taken where the executors are; the files are durable when it returns.
+
+    Raises:
+        UnsafeSettingsError: an executor does not see a file as the driver does.
+    """
+    reports = _over_files(spark, files, partial(_seal_file, storage, environment))
+    sizes = {file.path: file.size_bytes for file in files}
+    for report in reports:
+        if report.size_bytes != sizes[report.path]:
+            found = "is not there" if report.size_bytes is None else f"has {report.size_bytes} bytes"
+            msg = (
+                f"{report.path} in {storage.address} has {sizes[report.path]} bytes on the driver and {found} on an executor: the hosts of "
+                "this session do not share the catalog's file system: put the catalog where all see it, or write with the streamed vehicle"
+            )
+            raise UnsafeSettingsError(msg)
+    return reports
+
+
+def digests(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject]) -> list[FileReport]:
+    """Size and digest of each file as the executors read them."""
+    return _over_files(spark, files, partial(_digest_file, storage))
+
+
+def require_all_rows(reports: Sequence[FileReport], observation: "Observation", context: UploadContext) -> None:
+    """Raises CorruptionError unless the rows in the files are as many as the action counted."""
+    written, found = int(observation.get[COUNTED_ROWS]), sum(report.rows or 0 for report in reports)
+    if written != found:
+        msg = (
+            f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}, attempt {context.attempt}: Spark counted "
+            f"{written} rows, and the {len(reports)} files hold {found}: the write is incomplete, and nothing of it was acknowledged: "
+            "write again in a new attempt, with the streamed vehicle if the hosts do not share the catalog's file system"
+        )
+        raise CorruptionError(msg)
+
+
+def ack_for(reports: Iterable[FileReport], context: UploadContext, *, upload_ms: int) -> Ack:
+    """The one ack of a write call: its files in the order of their paths, each with one chunk of a base state."""
+    ordered = sorted(reports, key=lambda report: report.path)
+    files = tuple(_stored_file(report, i, context) for i, report in enumerate(ordered))
+    return Ack(
+        checkpoint_id=context.metadata.checkpoint_id,
+        attempt=context.attempt,
+        operator=context.operator,
+        state=context.state,
+        subtask=None,
+        files=files,
+        chunks=tuple(_chunk(report, file, context) for report, file in zip(ordered, files, strict=True)),
+        metrics=CheckpointMetrics(
+            bytes_written=sum(file.size_bytes for file in files),
+            rows=sum(report.rows or 0 for report in ordered),
+            upload_ms=upload_ms,
+            digest_ms=sum(report.digest_ms for report in ordered),
+        ),
+    )
+
+
+def state_info(df: "DataFrame", context: UploadContext, acks: Iterable[Ack]) -> StateInfo:
+    """What the checkpoint says of the state that this write call made: the user's schema (names exactly as they are) and its figures."""
+    chunks = [chunk for ack in acks for chunk in ack.chunks]
+    return StateInfo(
+        operator=context.operator,
+        state=context.state,
+        format=PARQUET,
+        key_columns=context.key_columns,
+        schema=df.schema.json(),
+        rows=sum(chunk.rows or 0 for chunk in chunks),
+        total_bytes=sum(chunk.length_bytes for chunk in chunks),
+    )
+
+
+def collect_reports(reported: "DataFrame") -> list[FileReport]:
+    """Run the DataFrame, of rows in REPORT_SCHEMA, once."""
+    return [FileReport(**row.asDict()) for row in reported.collect()]
+
+
+def report_schema() -> "StructType":
+    """REPORT_SCHEMA as Spark's type."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(REPORT_SCHEMA)
+
+
+def report_batch(reports: Sequence[FileReport]) -> pa.RecordBatch:
+    """Rows for the JVM, in the explicit types that it insists on."""
+    return pa.RecordBatch.from_pylist([asdict(report) for report in reports], schema=REPORT_SCHEMA)
+
+
+def key_groups(footer: Any) -> tuple[int, int] | tuple[None, None]:
+    """Lowest and highest key group in a Parquet file by its footer's statistics, if every row group has them."""
+    found = []
+    for i in range(footer.num_row_groups):
+        group = footer.row_group(i)
+        columns = (group.column(c) for c in reversed(range(group.num_columns)))  # it is the last one
+        column = next((c for c in columns if c.path_in_schema == KEY_GROUP_COLUMN), None)
+        if column is None or column.statistics is None or not column.statistics.has_min_max:
+            return (None, None)
+        found.append((int(column.statistics.min), int(column.statistics.max)))
+    return (min(low for low, _ in found), max(high for _, high in found)) if found else (None, None)
+
+
+def footer_of(storage: Storage, path: str) -> Any:
+    """The footer of a Parquet file under the catalog's root (pyarrow's FileMetaData)."""
+    return pq.read_metadata(f"{storage.address}/{path}")
+
+
+def _stored_file(report: FileReport, index: int, context: UploadContext) -> StoredFile:
+    assert report.size_bytes is not None
+    assert report.sha256 is not None
+    return StoredFile(
+        file_id=file_id(context.attempt, context.call, index),
+        path=report.path,
+        size_bytes=report.size_bytes,
+        sha256=report.sha256,
+        scope=Scope.SHARED,
+    )
+
+
+def _chunk(report: FileReport, file: StoredFile, context: UploadContext) -> Chunk:
+    # A file without statistics (or rows) may hold any group.
+    known = report.key_group_from is not None and report.key_group_to is not None
+    return Chunk(
+        operator=context.operator,
+        state=context.state,
+        file_id=file.file_id,
+        scope=file.scope,
+        role=Role.BASE,
+        layer=context.layer,
+        offset_bytes=0,
+        length_bytes=file.size_bytes,
+        sha256=file.sha256,
+        rows=report.rows,
+        key_group_from=report.key_group_from if known else 0,
+        key_group_to=report.key_group_to if known else context.max_parallelism - 1,
+    )
+
+
+def _over_files(spark: "SparkSession", files: Sequence[StoredObject], work: Callable[[str], FileReport]) -> list[FileReport]:
+    shares = _shares(files)
+    if not shares:
+        return []
+    numbers = spark.range(0, len(shares), 1, len(shares))
+    return collect_reports(numbers.mapInArrow(partial(_work_on_shares, shares, work), report_schema()))
+
+
+def _shares(files: Sequence[StoredObject]) -> list[list[str]]:
+    """The files' paths, in their order, as the shares of tasks."""
+    shares: list[list[str]] = []
+    share_bytes = 0
+    for file in files:
+        if not shares or share_bytes + file.size_bytes > TASK_BYTES or len(shares[-1]) == TASK_FILES:
+            shares.append([])
+            share_bytes = 0
+        shares[-1].append(file.path)
+        share_bytes += file.size_bytes
+    return shares
+
+
+def _work_on_shares(
+    shares: list[list[str]], work: Callable[[str], FileReport], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield report_batch([work(path) for number in batch.column(0).to_pylist() for path in shares[number]])
+
+
+def _digest_file(storage: Storage, path: str) -> FileReport:
+    try:
+        digest = storage.digest(path)
+    except FileNotFoundError:
+        return FileReport(path=path)
+    return FileReport(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256)
+
+
+def _seal_file(storage: Storage, environment: Environment, path: str) -> FileReport:
+    started = environment.monotonic_s()
+    report = _digest_file(storage, path)
+    if report.size_bytes is None:
+        return report
+    digest_ms = milliseconds(started, environment)
+    storage.make_durable(path)
+    footer = footer_of(storage, path)
+    low, high = key_groups(footer)
+    return replace(report, rows=footer.num_rows, key_group_from=low, key_group_to=high, digest_ms=digest_ms)
+
+
+def milliseconds(started_s: float, environment: Environment) -> int:
+    """Whole milliseconds since `started_s`, at least 1 of anything that was done."""
+    return max(1, round((environment.monotonic_s() - started_s) * 1000))

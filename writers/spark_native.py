@@ -1,0 +1,96 @@
+"""The native vehicle: Spark's own Parquet writer, then a step over the files that it made: the default where all hosts share them."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.catalog.clock import Environment, SystemEnvironment
+from holdfast.catalog.errors import AlreadyExistsError, CorruptionError
+from holdfast.catalog.paths import native_directory
+from holdfast.catalog.storage import Storage, StoredObject
+from holdfast.catalog.types import Ack
+from holdfast.writers.spark_files import ack_for, milliseconds, require_all_rows, seal
+from holdfast.writers.spark_frame import counted, keyed
+from holdfast.writers.spark_session import require_safe, settings, spark_url
+from holdfast.writers.upload import UploadContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Per write, so that no setting of the session or the cluster matters.
+WRITE_OPTIONS = {
+    # Version 2 moves each task's files at once: a failed write leaves them beside its retry's.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "parquet.summary.metadata.level": "NONE",
+    # Hadoop's other local file system leaves a .crc beside every file.
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+# Spark's default, INT96, wraps around in readers that count nanoseconds and has no statistics. Only the session can say so.
+WRITE_SETTINGS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeVehicle:
+    """Writes with `df.write.parquet` into the write call's own directory: near Spark's own speed."""
+
+    environment: Environment = field(default_factory=SystemEnvironment)
+
+    def write(self, df: "DataFrame", context: UploadContext) -> list[Ack]:
+        """Upload every row once; see `Vehicle`. One ack for the call.
+
+        Raises:
+            UsageError: the DataFrame cannot be a state.
+            UnsafeSettingsError: the session commits files in another way than Spark's stock one, or its hosts do not share the file system.
+            AlreadyExistsError: the write call's directory is there already.
+            CorruptionError: the files are not the whole of what Spark wrote.
+        """
+        frame, observation = counted(keyed(df, context))
+        require_safe(df.sparkSession)
+        directory = native_directory(context.job_id, context.metadata.checkpoint_id, context.attempt, context.call)
+        started = self.environment.monotonic_s()
+        _write_parquet(frame, context.storage, directory)
+        upload_ms = milliseconds(started, self.environment)
+        reports = seal(df.sparkSession, context.storage, _part_files(context.storage, directory), self.environment)
+        require_all_rows(reports, observation, context)
+        return [ack_for(reports, context, upload_ms=upload_ms)]
+
+
+def _write_parquet(frame: "DataFrame", storage: Storage, directory: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    writer = frame.write.mode("errorifexists").options(**WRITE_OPTIONS)
+    try:
+        with settings(frame.sparkSession, WRITE_SETTINGS):
+            writer.parquet(spark_url(storage, directory))
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_ALREADY_EXISTS":
+            raise
+        msg = (
+            f"{directory} in {storage.address} is there already: a write call has a directory of its own, and this one is left of "
+            "an earlier write of the same attempt; abort the attempt and write in a new one"
+        )
+        raise AlreadyExistsError(msg) from error
+
+
+def _part_files(storage: Storage, directory: str) -> list[StoredObject]:
+    """The files of the tasks that won: the committer moved them, and nothing else, to the top of the directory.
+
+    What is below `_temporary` belongs to tasks that lost and may still be writing: it is never acknowledged, and scrub's business.
+
+    Raises:
+        CorruptionError: something else is there: nobody but this write call writes into its directory.
+    """
+    parts = []
+    for found in storage.list(directory):
+        name = found.path.removeprefix(f"{directory}/")
+        if name.startswith("_temporary/"):
+            continue
+        if "/" in name or not (name.startswith("part-") and name.endswith(".parquet")):
+            msg = (
+                f"{found.path} in {storage.address} is not a file that Spark's writer makes: nothing of this write was acknowledged; "
+                "write in a new attempt"
+            )
+            raise CorruptionError(msg)
+        parts.append(found)
+    return parts

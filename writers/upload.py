@@ -1,0 +1,47 @@
+"""The upload protocol: `(DataFrame, context) -> acks`. Vehicles: `spark_native`, `spark_streamed`; `bytes_writer` for small state.
+
+Every file is digested and durable before the ack that names it exists; completeness is judged by rows, never by the number of acks.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.types import AttemptToken, CheckpointMetaData, JobId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from holdfast.catalog.types import Ack
+
+KEY_GROUP_COLUMN = "_key_group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadContext:
+    """What one write call of one attempt takes with it to the tasks. Picklable.
+
+    `call` numbers the write calls of the attempt from 0: together with the attempt's token it names what the call writes,
+    and `file_id` of the i-th file (in the order of paths) is `<attempt>-<call>-<i>`.
+    """
+
+    storage: Storage
+    job_id: JobId
+    attempt: AttemptToken
+    metadata: CheckpointMetaData
+    call: int
+    operator: str
+    state: str
+    layer: int
+    key_columns: tuple[str, ...]
+    max_parallelism: int
+
+
+class Vehicle(Protocol):
+    """A way to bring a DataFrame's rows into the catalog as the full (base) state of one operator and name."""
+
+    def write(self, df: "DataFrame", context: UploadContext) -> "list[Ack]":
+        """Upload every row once, with its key group in `_key_group`; returns the acks of exactly the winning files.
+
+        Runs the DataFrame's plan once. Nothing is returned unless the rows in the files equal an independent count of the same action.
+        """
