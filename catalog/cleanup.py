@@ -89,6 +89,10 @@ class References:
             if handle.job_id == job_id and handle.savepoint is None and contains(handle.from_seq, self.to_seq(handle), [seq])
         ]
 
+    def present_paths(self) -> set[str]:
+        """The paths of all file rows that are not gone."""
+        return {row.path for file_id, row in self.files.items() if self.status[file_id] is not FileStatus.GONE}
+
     def kept_seqs(self) -> dict[JobId, list[int]]:
         """For each job, the seqs of its live or pinned main-line checkpoints, ascending."""
         pinned = self.state.pinned()

@@ -26,7 +26,10 @@ def create_catalog(storage: Storage, environment: Environment) -> Marker:
     address = f"{storage.address}/{paths.LEDGER}"
     ledger = DeltaLedger.open(address) if DeltaLedger.exists(address) else DeltaLedger.create(address, catalog_id=environment.new_id())
     if ledger.scan():
-        msg = f"{storage.address} has a ledger with facts but no {paths.MARKER}: restore the marker from a copy (its catalog id is {ledger.catalog_id})"
+        msg = (
+            f"{storage.address} has a ledger with facts but no {paths.MARKER}: "
+            f"restore the marker from a copy (its catalog id is {ledger.catalog_id})"
+        )
         raise AlreadyExistsError(msg)
     try:
         return create_marker(storage, ledger.catalog_id)

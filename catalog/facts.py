@@ -99,7 +99,10 @@ class StateCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandleAdded:
-    """A chunk belongs to the job's line (`savepoint` None) or to one savepoint (its attempt) from `from_seq` until `to_seq` (None: until an end fact)."""
+    """A chunk belongs to the job's line (`savepoint` None) or to one savepoint (its attempt).
+
+    From `from_seq` until `to_seq`; where that is None, until an end fact.
+    """
 
     kind: ClassVar[str] = "handle"
     job_id: JobId
@@ -246,7 +249,21 @@ Fact = (
 KINDS: dict[str, type[Fact]] = {
     cls.kind: cls
     for cls in (
-        JobRegistered, Started, AttemptOpened, AttemptEnded, CheckpointCommitted, StateCommitted, HandleAdded, HandleEnded,
-        FileWritten, Dropped, Held, Unheld, Acknowledged, Condemned, Gone, RunEnded,
+        JobRegistered,
+        Started,
+        AttemptOpened,
+        AttemptEnded,
+        CheckpointCommitted,
+        StateCommitted,
+        HandleAdded,
+        HandleEnded,
+        FileWritten,
+        Dropped,
+        Held,
+        Unheld,
+        Acknowledged,
+        Condemned,
+        Gone,
+        RunEnded,
     )
-}  # fmt: skip
+}

@@ -58,7 +58,10 @@ class Ledger(Protocol):
         """Make every commit up to the held snapshot, other writers' included, survive power loss: commit files, then the log directory."""
 
     def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None) -> Sequence[Fact]:
-        """The facts at the held snapshot, in commit order; only of these kinds, and only of this job (facts without a job left out), if given."""
+        """The facts at the held snapshot; if given, only of these kinds, and only of this job (facts without a job left out).
+
+        Of two commits with a key in common the earlier one's come first, unless compaction has moved rows: fold by `seq`.
+        """
 
     def has_operation(self, operation_id: str) -> bool:
         """Whether a row of the held snapshot carries this operation id; for when the log no longer tells."""

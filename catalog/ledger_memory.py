@@ -38,7 +38,7 @@ class MemoryLog:
     def commit(self, snapshot: int, commit: _Commit) -> None:
         """Append unless a key was committed since the snapshot. One at a time, as the file system's link is."""
         with self._lock:
-            if snapshot + 1 < self.cleaned_below:
+            if snapshot < self.cleaned_below:
                 msg = f"version {snapshot} is no longer in the log"
                 raise SnapshotLostError(msg)
             for key in commit.keys:
@@ -54,8 +54,8 @@ class MemoryLog:
         self.commit(self.version, _Commit(None, frozenset(), (), has_data_change=False))
 
     def clean(self) -> None:
-        """Forget the single commits up to the newest version, as a Delta log's cleaning below a checkpoint does; facts stay."""
-        self.cleaned_below = len(self.commits)
+        """Forget the single commits below the newest, as a Delta log's cleaning below a checkpoint does; facts stay."""
+        self.cleaned_below = self.version
 
     def lose_unsynced(self) -> None:
         """Power loss: commits above the last one made durable are gone. Handles that stood above it are invalid."""

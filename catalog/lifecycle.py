@@ -26,7 +26,7 @@ from holdfast.catalog.types import (
     StateInfo,
     Status,
     StoredFile,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,15 @@ def open_reading(state: CatalogState, ref: Ref, token: AttemptToken) -> Transact
     _require_live(state, ref, "read")
     seq = job.seq + 1
     opened = f.AttemptOpened(
-        job_id=ref.job_id, seq=seq, attempt=token, checkpoint_id=None, purpose=Purpose.READ, epoch=None,
-        parent_job_id=ref.job_id, parent_checkpoint_id=ref.checkpoint_id,
-    )  # fmt: skip
+        job_id=ref.job_id,
+        seq=seq,
+        attempt=token,
+        checkpoint_id=None,
+        purpose=Purpose.READ,
+        epoch=None,
+        parent_job_id=ref.job_id,
+        parent_checkpoint_id=ref.checkpoint_id,
+    )
     return Transaction([opened], {job_key(ref.job_id): seq}, opened)
 
 
@@ -171,7 +177,10 @@ def drop(state: CatalogState, ref: Ref, reason: str, epoch: int | None = None) -
         msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} is held by {names}: unhold it first"
         raise RefusedError(msg)
     if ref.checkpoint_id == job.head:
-        msg = f"checkpoint {ref.checkpoint_id} is the head of job {job.name!r}, which the job continues from: it can go after another is committed"
+        msg = (
+            f"checkpoint {ref.checkpoint_id} is the head of job {job.name!r}, which the job continues from: "
+            "it can go after another is committed"
+        )
         raise RefusedError(msg)
     seq = job.seq + 1
     fact = f.Dropped(job_id=ref.job_id, seq=seq, checkpoint_id=ref.checkpoint_id, reason=reason)
@@ -230,7 +239,10 @@ def _require_open(job: JobState, token: AttemptToken, what: str) -> Attempt:
         return attempt
     number, why = attempt.opened.checkpoint_id, f" ({attempt.reason})" if attempt.reason else ""
     if attempt.opened.epoch is not None and attempt.opened.epoch < job.epoch:
-        msg = f"cannot {what} checkpoint {number} of job {job.name!r}: epoch {job.epoch} fenced epoch {attempt.opened.epoch}; stop this process"
+        msg = (
+            f"cannot {what} checkpoint {number} of job {job.name!r}: epoch {job.epoch} fenced epoch {attempt.opened.epoch}; "
+            "stop this process"
+        )
         raise FencedError(msg)
     msg = f"cannot {what} checkpoint {number} of job {job.name!r}: its attempt {token} is already {attempt.status}{why}; begin another"
     raise AttemptEndedError(msg)
@@ -256,9 +268,15 @@ def _keys(state: CatalogState, job_id: JobId, seq: int, read: Ref | None) -> dic
 
 def _opened(job: JobState, seq: int, token: AttemptToken, number: CheckpointId, epoch: int | None, parent: Ref | None) -> f.AttemptOpened:
     return f.AttemptOpened(
-        job_id=job.job_id, seq=seq, attempt=token, checkpoint_id=number, purpose=Purpose.CHECKPOINT, epoch=epoch,
-        parent_job_id=parent.job_id if parent else None, parent_checkpoint_id=parent.checkpoint_id if parent else None,
-    )  # fmt: skip
+        job_id=job.job_id,
+        seq=seq,
+        attempt=token,
+        checkpoint_id=number,
+        purpose=Purpose.CHECKPOINT,
+        epoch=epoch,
+        parent_job_id=parent.job_id if parent else None,
+        parent_checkpoint_id=parent.checkpoint_id if parent else None,
+    )
 
 
 def _ended(job_id: JobId, seq: int, token: AttemptToken, status: Status, reason: str | None) -> f.AttemptEnded:
@@ -307,7 +325,7 @@ def _state_facts(job_id: JobId, seq: int, number: CheckpointId, states: Sequence
             layers=info.layers,
             rows=info.rows,
             total_bytes=info.total_bytes,
-        )  # fmt: skip
+        )
         for info in states
     ]
 
@@ -316,10 +334,27 @@ def _manifest_handle(job_id: JobId, seq: int, request: CommitRequest) -> f.Handl
     """`_metadata` is referenced as every file is, so that one query decides when it goes."""
     manifest = request.manifest
     return f.HandleAdded(
-        job_id=job_id, seq=seq, savepoint=None, operator="", state="", subtask=None, key_group_from=None, key_group_to=None,
-        scope=manifest.scope, layer=0, role=Role.MANIFEST, name="_metadata", file_id=manifest.file_id, offset_bytes=0,
-        length_bytes=manifest.size_bytes, sha256=manifest.sha256, rows=None, from_seq=seq, to_seq=seq + 1, inline=None,
-    )  # fmt: skip
+        job_id=job_id,
+        seq=seq,
+        savepoint=None,
+        operator="",
+        state="",
+        subtask=None,
+        key_group_from=None,
+        key_group_to=None,
+        scope=manifest.scope,
+        layer=0,
+        role=Role.MANIFEST,
+        name="_metadata",
+        file_id=manifest.file_id,
+        offset_bytes=0,
+        length_bytes=manifest.size_bytes,
+        sha256=manifest.sha256,
+        rows=None,
+        from_seq=seq,
+        to_seq=seq + 1,
+        inline=None,
+    )
 
 
 def _file_facts(job_id: JobId, seq: int, token: AttemptToken, files: Sequence[StoredFile]) -> list[f.FileWritten]:
@@ -334,14 +369,22 @@ def _file_facts(job_id: JobId, seq: int, token: AttemptToken, files: Sequence[St
             sha256=file.sha256,
             scope=file.scope,
             owner=file.owner,
-        )  # fmt: skip
+        )
         for file in files
     ]
 
 
 def _ack_fact(job_id: JobId, seq: int, ack: Ack) -> f.Acknowledged:
     return f.Acknowledged(
-        job_id=job_id, seq=seq, checkpoint_id=ack.checkpoint_id, operator=ack.operator, state=ack.state, subtask=ack.subtask,
-        bytes_written=ack.metrics.bytes_written, bytes_reused=ack.metrics.bytes_reused, rows=ack.metrics.rows,
-        upload_ms=ack.metrics.upload_ms, digest_ms=ack.metrics.digest_ms,
-    )  # fmt: skip
+        job_id=job_id,
+        seq=seq,
+        checkpoint_id=ack.checkpoint_id,
+        operator=ack.operator,
+        state=ack.state,
+        subtask=ack.subtask,
+        bytes_written=ack.metrics.bytes_written,
+        bytes_reused=ack.metrics.bytes_reused,
+        rows=ack.metrics.rows,
+        upload_ms=ack.metrics.upload_ms,
+        digest_ms=ack.metrics.digest_ms,
+    )

@@ -130,9 +130,12 @@ def decode(data: bytes, path: str) -> Manifest:
         chunks.append(chunk)
         if row["path"] is not None:
             files[chunk.file_id] = StoredFile(
-                file_id=chunk.file_id, path=row["path"], size_bytes=row["file_size_bytes"], sha256=row["file_sha256"],
+                file_id=chunk.file_id,
+                path=row["path"],
+                size_bytes=row["file_size_bytes"],
+                sha256=row["file_sha256"],
                 scope=Scope(row["file_scope"]),
-            )  # fmt: skip
+            )
     return Manifest(
         job_id=header["job_id"],
         job=header["job"],
@@ -152,7 +155,10 @@ def verify(data: bytes, path: str) -> None:
     """Raises DamagedFileError unless the bytes carry their own digest."""
     at = _digest_offset(data)
     if at is None:
-        msg = f"{path} is damaged or no manifest: it has no digest of itself ({len(data)} bytes). Restore it from a copy, or use another checkpoint"
+        msg = (
+            f"{path} is damaged or no manifest: it has no digest of itself ({len(data)} bytes). "
+            "Restore it from a copy, or use another checkpoint"
+        )
         raise DamagedFileError(msg)
     found = hashlib.sha256(data[:at] + _ZEROS + data[at + 64 :]).hexdigest().encode()
     if found != data[at : at + 64]:

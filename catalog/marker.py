@@ -41,8 +41,8 @@ def read_marker(storage: Storage) -> Marker:
         raise CorruptionError(msg) from error
     if marker.format_version > FORMAT_VERSION:
         msg = (
-            f"catalog {marker.catalog_id} at {storage.address} has format {marker.format_version}, this version reads up to {FORMAT_VERSION}: "
-            "use the newer Holdfast that wrote it; nothing was changed"
+            f"catalog {marker.catalog_id} at {storage.address} has format {marker.format_version}, "
+            f"this version reads up to {FORMAT_VERSION}: use the newer Holdfast that wrote it; nothing was changed"
         )
         raise FormatError(msg)
     return marker

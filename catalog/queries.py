@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.catalog import duckdb_engine
-from holdfast.catalog.cleanup import FileStatus, Garbage, References, find_garbage
+from holdfast.catalog.cleanup import Garbage, References, find_garbage
 from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.types import FileId, Scope, StoredFile
 
@@ -68,8 +68,7 @@ class FoldedQueries:
         return find_garbage(self._references())
 
     def present_paths(self) -> set[str]:
-        references = self._references()
-        return {row.path for file_id, row in references.files.items() if references.status[file_id] is not FileStatus.GONE}
+        return self._references().present_paths()
 
     def live_files(self) -> list[StoredFile]:
         references = self._references()

@@ -52,13 +52,19 @@ class Storage(Protocol):
         """Make an object that an engine wrote under the root survive power loss: its bytes, its name, and every directory on the way."""
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Every object below a prefix (a directory's path, "" for all), `_temporary` and hidden ones included, in the order of their paths. Objects that appear or go meanwhile may or may not be seen."""
+        """Every object below a prefix (a directory's path, "" for all), hidden ones included, in the order of their paths.
+
+        Objects that appear or go meanwhile may or may not be seen.
+        """
 
     def delete(self, path: str) -> None:
         """Delete an object; returns only once it is confirmed gone. Deleting a missing one is no error."""
 
     def remove_empty_directory(self, path: str) -> bool:
-        """Remove one directory if it is empty, where directories exist; says whether it went. Never recursive; a missing or filled one is no error."""
+        """Remove one directory if it is empty, where directories exist; says whether it went.
+
+        Never recursive; a missing or filled one is no error.
+        """
 
     def empty_directories(self, prefix: str) -> Iterator[str]:
         """Directories below a prefix that hold no object at any depth, deepest first; none where directories do not exist."""

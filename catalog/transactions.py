@@ -6,18 +6,19 @@ hook looks like a failure although the commit landed). Nothing is ever deleted h
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import ConflictError, HoldfastError, RetryError, UnknownOutcomeError
 from holdfast.catalog.facts import Fact
-from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError
+from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import HANDLE_KINDS, LIFECYCLE_KINDS, CatalogState, in_order
 
 MAX_RACES = 20
+READ_BACKS = 3
 
 
 class Transactor:
@@ -83,28 +84,42 @@ class Transactor:
     def _commit(self, transaction: Transaction) -> bool:
         """Whether the transaction is committed (and now durable), or lost its race."""
         operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
+        subject = ", ".join(transaction.keys) or "no job"
         failure: Exception | None = None
         try:
             self._ledger.append(transaction.facts, keys=transaction.keys, operation=operation)
-        except Exception as error:  # the outcome is unknown, whatever it says: read back
+        except Exception as error:  # noqa: BLE001 - the outcome is unknown, whatever it says: read back
             failure = error
         try:
-            landed = self._catch_up(operation.operation_id, transaction)
-            if landed:
-                self._ledger.make_durable()
+            landed = self._read_back(operation.operation_id, transaction)
         except Exception as error:
-            self._loaded = None
             msg = (
-                f"a commit on {', '.join(transaction.keys) or 'no job'} (operation {operation.operation_id}) was sent and could not be read back "
+                f"a commit on {subject} (operation {operation.operation_id}) was sent and could not be read back "
                 f"({error}): it may have landed; open the catalog again and look before you repeat it"
             )
             raise UnknownOutcomeError(msg) from error
         if landed:
             return True
-        if failure is not None and not isinstance(failure, LedgerConflictError):
-            msg = f"the ledger refused a commit on {', '.join(transaction.keys) or 'no job'} ({failure}); it did not land: call again once that is mended"
+        if failure is not None and not isinstance(failure, LedgerConflictError | SnapshotLostError):
+            msg = f"the ledger refused a commit on {subject} ({failure}); it did not land: call again once that is mended"
             raise RetryError(msg) from failure
         return False
+
+    def _read_back(self, operation_id: str, transaction: Transaction) -> bool:
+        """Whether the operation is in the log, made durable if so. A reading that fails is tried again a few times."""
+        for attempt in range(READ_BACKS):
+            try:
+                landed = self._catch_up(operation_id, transaction)
+                if landed:
+                    self._ledger.make_durable()
+            except Exception:
+                self._loaded = None
+                if attempt == READ_BACKS - 1:
+                    raise
+                self._environment.pause(attempt)
+            else:
+                return landed
+        raise AssertionError
 
     @property
     def _state(self) -> CatalogState:
@@ -117,16 +132,23 @@ class Transactor:
         """Move to the newest version by replaying what is newer; whether the operation is among it."""
         try:
             commits = self._ledger.refresh()
+            if self._loaded is not None:
+                return self._replay(commits, operation_id, own)
         except SnapshotLostError:
-            self._reload()
-            return self._was_committed(operation_id)
-        found = operation_id is not None and any(c.operation_id == operation_id for c in commits)
-        if self._loaded is None:
-            self._reload()
-            return found
+            self._loaded = None  # the log no longer has what is newer, the snapshot does
+        except BaseException:
+            self._loaded = None  # the handle may stand above what was replayed
+            raise
+        self._reload()
+        return operation_id is not None and self._ledger.has_operation(operation_id)
+
+    def _replay(self, commits: Sequence[LoggedCommit], operation_id: str | None, own: Transaction | None) -> bool:
+        assert self._loaded is not None
+        found = False
         for commit in commits:
             if own is not None and commit.operation_id == operation_id:
                 self._loaded.apply(own.facts)
+                found = True
             elif commit.keys:  # facts without keys are of maintenance, which no lifecycle decision reads
                 self._loaded.apply(commit.facts())
         return found
@@ -137,6 +159,3 @@ class Transactor:
             facts += self._ledger.scan(HANDLE_KINDS, None if self._handles_of == "*" else self._handles_of)
         self._loaded = CatalogState(handles_of=self._handles_of)
         self._loaded.apply(in_order(facts))
-
-    def _was_committed(self, operation_id: str | None) -> bool:
-        return operation_id is not None and self._ledger.has_operation(operation_id)

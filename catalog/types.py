@@ -93,7 +93,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateInfo:
-    """What a checkpoint says of one state. `schema` is Spark's JSON of the user's columns, without `_key_group`; format "parquet" or "bytes"."""
+    """What a checkpoint says of one state. Format is "parquet" or "bytes".
+
+    `schema` is Spark's JSON of the user's columns, without `_key_group`.
+    """
 
     operator: str
     state: str

@@ -62,7 +62,7 @@ def require_known_tokens(plan: ScrubPlan) -> None:
     if plan.unknown:
         shown = ", ".join(stored.path for stored in plan.unknown[:SHOWN])
         msg = (
-            f"{len(plan.unknown)} files carry attempt tokens that the ledger never knew ({shown}{', ...' if len(plan.unknown) > SHOWN else ''}): "
+            f"{len(plan.unknown)} files carry attempt tokens that the ledger never knew (such as {shown}): "
             "the ledger was probably restored from a backup, and these may be its newer state. Nothing was deleted. "
             "Restore the newer ledger, or move these files away, then scrub again"
         )
@@ -89,7 +89,10 @@ def run_scrub(
         storage.remove_empty_directory(directory)
     size_bytes = sum(stored.size_bytes for stored in deleted)
     figures = {
-        "deleted_files": len(deleted), "deleted_bytes": size_bytes, "failed_files": len(failed), "foreign_files": len(plan.foreign),
-    }  # fmt: skip
+        "deleted_files": len(deleted),
+        "deleted_bytes": size_bytes,
+        "failed_files": len(failed),
+        "foreign_files": len(plan.foreign),
+    }
     transactor.append([run.ended(environment, "incomplete" if failed else "done", figures)])
     return ScrubReport(plan=plan, deleted_files=len(deleted), deleted_bytes=size_bytes, failed=tuple(failed))

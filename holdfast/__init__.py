@@ -5,7 +5,7 @@ The facade is imported when it is first used: an executor that imports `holdfast
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.catalog.clock import VERSION as __version__
+from holdfast.catalog.clock import VERSION
 from holdfast.catalog.errors import (
     AddressError,
     AlreadyExistsError,
@@ -32,7 +32,9 @@ from holdfast.writers.restore import Checkpoint
 
 if TYPE_CHECKING:
     from holdfast.facade import Catalog, open_manifest
-    from holdfast.facade import open_catalog as open
+    from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
+
+__version__ = VERSION
 
 _FACADE = {"open": "open_catalog", "open_manifest": "open_manifest", "Catalog": "Catalog"}
 

@@ -114,8 +114,8 @@ class Catalog:
         registered = state.job_named(name).registered
         if max_parallelism is not None and registered.max_parallelism != max_parallelism:
             msg = (
-                f"job {name!r} has max_parallelism={registered.max_parallelism} and cannot have {max_parallelism}: its key groups are fixed; "
-                "leave the argument out, or register another job"
+                f"job {name!r} has max_parallelism={registered.max_parallelism} and cannot have {max_parallelism}: "
+                "its key groups are fixed; leave the argument out, or register another job"
             )
             raise RefusedError(msg)
         return registered.job_id

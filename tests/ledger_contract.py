@@ -25,7 +25,7 @@ class Harness(Protocol):
         """Somebody else's commit that changes no data."""
 
     def clean(self) -> None:
-        """Somebody else removes the single commits up to the newest version, having secured the snapshot."""
+        """Somebody else removes the single commits below the newest, having secured the snapshot."""
 
 
 def operation(operation_id: str = "op") -> Operation:
@@ -45,7 +45,7 @@ def run_ended(run_id: str = "run") -> f.RunEnded:
 
 
 def put(ledger: Ledger, *rows: Any, key: str | None = None, operation_id: str = "op") -> None:
-    keys = {} if key is None else {key: rows[-1].seq if rows else 0}
+    keys = {} if key is None else {key: rows[0].seq}
     ledger.append(rows, keys=keys, operation=operation(operation_id))
 
 

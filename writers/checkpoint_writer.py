@@ -28,7 +28,7 @@ from holdfast.catalog.types import (
     Scope,
     StateInfo,
     StoredFile,
-)  # fmt: skip
+)
 from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import StateWriter

@@ -4,7 +4,7 @@ A checkpoint costs one ledger commit: the commit of checkpoint n opens the attem
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -151,10 +151,8 @@ class Coordinator:
             error.add_note(f"the attempt could not be aborted ({failure}); scrub finds what it left once the attempt is ended")
 
     def _end(self, token: AttemptToken, reason: str, files: Any) -> None:
-        try:
+        with suppress(AttemptEndedError, FencedError):  # somebody ended it first, as was wanted; scrub finds its files
             self._transactor.run(lambda state: lifecycle.end_attempt(state, self._job_id, token, Status.ABORTED, reason, files))
-        except (AttemptEndedError, FencedError):
-            pass  # somebody ended it first: that is what was wanted, and scrub finds its files
 
     def _parent_manifest(self) -> Manifest | None:
         if self._manifest is None and self._parent is not None:

@@ -106,10 +106,16 @@ def load_committed(storage: Storage, fact: CheckpointCommitted) -> Manifest:
     try:
         data = storage.read(fact.path)
     except FileNotFoundError as error:
-        msg = f"the manifest {fact.path} of checkpoint {fact.checkpoint_id} is missing: was it dropped meanwhile? Restore it, or use another checkpoint"
+        msg = (
+            f"the manifest {fact.path} of checkpoint {fact.checkpoint_id} is missing: was it dropped meanwhile? "
+            "Restore it, or use another checkpoint"
+        )
         raise DamagedFileError(msg) from error
     found = hashlib.sha256(data).hexdigest()
     if found != fact.sha256:
-        msg = f"the manifest {fact.path} of checkpoint {fact.checkpoint_id} is not the one that was committed (sha256 {found}, committed {fact.sha256})"
+        msg = (
+            f"the manifest {fact.path} of checkpoint {fact.checkpoint_id} is not the one that was committed "
+            f"(sha256 {found}, committed {fact.sha256}): restore it from a copy, or use another checkpoint"
+        )
         raise DamagedFileError(msg)
     return decode(data, fact.path)

@@ -29,7 +29,7 @@ def keyed(df: "DataFrame", context: UploadContext) -> "DataFrame":
     _check_frame(df, context)
     group: Column = functions.lit(0)
     if context.key_columns:
-        keys = [df[_quoted(name)] for name in context.key_columns]
+        keys = [functions.col(_quoted(name)) for name in context.key_columns]
         group = functions.pmod(functions.hash(*keys), functions.lit(context.max_parallelism))
     return df.withColumn(KEY_GROUP_COLUMN, group.cast("int"))
 

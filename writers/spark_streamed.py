@@ -54,14 +54,23 @@ class StreamedVehicle:
         frame, observation = counted(keyed(df, context))
         started = self.environment.monotonic_s()
         with settings(df.sparkSession, ACTION_SETTINGS):
-            reports = collect_reports(frame.mapInArrow(partial(_upload, context, self.environment), report_schema()))
+            reports = collect_reports(
+                _plain_names(frame).mapInArrow(partial(_upload, context, self.environment, frame.columns), report_schema())
+            )
         require_all_rows(reports, observation, context)
         return [ack_for(reports, context, upload_ms=milliseconds(started, self.environment))]
 
 
-def _upload(context: UploadContext, environment: Environment, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _plain_names(frame: "DataFrame") -> "DataFrame":
+    """`mapInArrow` looks its columns up by name and stumbles over dots and backticks: the tasks give the names back."""
+    return frame.toDF(*[f"c{i}" for i in range(len(frame.columns))])
+
+
+def _upload(
+    context: UploadContext, environment: Environment, columns: list[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """In a task: one file of its rows, durable before its report goes to the driver; no file without rows."""
-    filled = (batch for batch in batches if batch.num_rows)
+    filled = (batch.rename_columns(columns) for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is not None:
         yield report_batch([_upload_file(first, filled, _task_path(context, environment), context, environment)])

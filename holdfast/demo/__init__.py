@@ -1,1 +1,5 @@
-"""The demonstration: a Spark job on real data that is killed, resumes, and is cleaned up beside."""
+"""The demo: a Spark job that checkpoints the flights of 2013, is killed three times, resumes, and is cleaned up beside it.
+
+`story` is the parent and tells what happened; `driver` (the Spark job), `cleaner` (the vacuum) and `checker` (the comparison) are
+processes of their own. Only the front door is used: what the demo does, a user can do.
+"""

@@ -1,0 +1,49 @@
+"""The vacuum, in a process of its own, beside the job all the time. It needs no Java and asks nobody for leave."""
+
+import argparse
+import time
+from pathlib import Path
+
+from holdfast.catalog.errors import NotFoundError
+from holdfast.demo.driver import open_stoppable
+from holdfast.demo.places import Places, tell
+from holdfast.facade import Catalog, open_catalog
+
+ENOUGH = "enough"  # a file of the demo's directory: the parent asks the cleaner to end
+PAUSE_S = 0.5
+
+
+def main() -> None:
+    """Run as `python -m holdfast.demo.cleaner`, by the parent."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    places = Places(parser.parse_args().directory)
+    enough = places.root / ENOUGH
+    if wait_for_catalog(places, enough):
+        with open_stoppable(places.catalog, places.stops) as catalog:
+            while not enough.exists():
+                vacuum_once(catalog)
+                time.sleep(PAUSE_S)
+
+
+def wait_for_catalog(places: Places, enough: Path) -> bool:
+    """Whether the job has made its catalog, before the parent has enough."""
+    while not enough.exists():
+        try:
+            open_catalog(places.catalog).close()
+        except NotFoundError:
+            time.sleep(PAUSE_S)
+        else:
+            return True
+    return False
+
+
+def vacuum_once(catalog: Catalog) -> None:
+    """One vacuum, told if it found anything."""
+    report = catalog.vacuum()
+    if report.deleted_files:
+        tell("vacuumed", files=report.deleted_files, size_bytes=report.deleted_bytes, taken_over=len(report.plan.condemned))
+
+
+if __name__ == "__main__":
+    main()

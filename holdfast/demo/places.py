@@ -1,0 +1,43 @@
+"""Where the processes of one demo find things, and how they tell the parent what they do."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.demo.stops import Stops
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The demo's directory. The catalog in it is an ordinary catalog; everything else may be thrown away."""
+
+    root: Path
+
+    @property
+    def catalog(self) -> Path:
+        return self.root / "catalog"
+
+    @property
+    def input(self) -> Path:
+        return self.root / "input"
+
+    @property
+    def scratch(self) -> Path:
+        """What Spark needs for itself."""
+        return self.root / "scratch"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def stops(self) -> Stops:
+        return Stops(self.root / "stops")
+
+
+def tell(event: str, **values: Any) -> None:
+    """One line of JSON for the parent, flushed: what was told survives a kill."""
+    sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,109 @@
+"""Places where a process of the demo stops, says that it is there, and waits to be killed.
+
+They sit in the ports (a storage that is passed in, the DataFrame that is written), so that the product's own code knows nothing of them.
+A place is armed by a file that the parent makes; reaching it makes another.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from holdfast.catalog.paths import MANIFEST_NAME
+from holdfast.catalog.storage import Digest, Storage, StoredObject
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+UPLOAD = "upload"
+COMMIT = "commit"
+DELETION = "deletion"
+FAR_AWAY_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """The places of one demo, as files of a directory that all its processes see. Picklable."""
+
+    directory: Path
+
+    def arm(self, place: str) -> None:
+        """From here, who comes to this place stays there."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._file(place, "armed").touch()
+
+    def disarm(self, place: str) -> None:
+        self._file(place, "armed").unlink(missing_ok=True)
+
+    def is_reached(self, place: str) -> bool:
+        return self._file(place, "reached").exists()
+
+    def here(self, place: str) -> None:
+        """Pass, or if the place is armed: say so and wait to be killed."""
+        if self._file(place, "armed").exists():
+            self._file(place, "reached").touch()
+            time.sleep(FAR_AWAY_S)
+
+    def _file(self, place: str, what: str) -> Path:
+        return self.directory / f"{place}.{what}"
+
+
+def stopping_midway(df: "DataFrame", stops: Stops) -> "DataFrame":
+    """The same rows, with a stop in the tasks: after the first rows of a partition, which Spark's writer then has in a file half done."""
+
+    def pass_on(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+        for batch in batches:
+            half = batch.num_rows // 2
+            yield batch.slice(0, half)
+            stops.here(UPLOAD)
+            yield batch.slice(half)
+
+    return df.mapInArrow(pass_on, df.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingStorage:
+    """Passes every verb on; stops once a manifest is written (its commit comes next), and between two deletions."""
+
+    inner: Storage
+    stops: Stops
+
+    @property
+    def address(self) -> str:
+        return self.inner.address
+
+    def create(self, path: str, data: bytes) -> None:
+        self.inner.create(path, data)
+        if path.endswith(f"/{MANIFEST_NAME}"):
+            self.stops.here(COMMIT)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(path)
+        self.stops.here(DELETION)
+
+    def create_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self.inner.create_stream(path)
+
+    def read(self, path: str) -> bytes:
+        return self.inner.read(path)
+
+    def size(self, path: str) -> int:
+        return self.inner.size(path)
+
+    def digest(self, path: str) -> Digest:
+        return self.inner.digest(path)
+
+    def make_durable(self, path: str) -> None:
+        self.inner.make_durable(path)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        return self.inner.list(prefix)
+
+    def remove_empty_directory(self, path: str) -> bool:
+        return self.inner.remove_empty_directory(path)
+
+    def empty_directories(self, prefix: str) -> Iterator[str]:
+        return self.inner.empty_directories(prefix)

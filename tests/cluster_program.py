@@ -1,0 +1,60 @@
+"""Run by test_cluster: both vehicles and a verified reading, with executors in processes of their own. Prints what it found as JSON."""
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.catalog.errors import DamagedFileError
+from holdfast.catalog.storage_local import LocalStorage
+from holdfast.writers.spark_files import state_info
+from holdfast.writers.spark_native import NativeVehicle
+from holdfast.writers.spark_read import read_state
+from holdfast.writers.spark_streamed import StreamedVehicle
+from holdfast.writers.upload import Vehicle
+from tests.spark_support import build_session, context_for, file_rows, row_texts
+
+
+def process_id(batches):
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist([{"pid": os.getppid(), "n": batch.num_rows}])
+
+
+def die_once(marker, batches):
+    """Take the whole executor's Python down, once."""
+    for batch in batches:
+        if not marker.exists():
+            marker.touch()
+            os._exit(1)
+        yield batch
+
+
+def run(root: Path) -> dict[str, object]:
+    spark = build_session("local-cluster[2,1,1024]")
+    storage = LocalStorage(root)
+    found: dict[str, object] = {}
+    vehicles: list[Vehicle] = [NativeVehicle(), StreamedVehicle()]
+    for call, vehicle in enumerate(vehicles):
+        expected = spark.range(0, 10_000, 1, 6)
+        df = expected.mapInArrow(partial(die_once, root.parent / f"died-{call}"), "id bigint")
+        context = context_for(storage, call=call)
+        acks = vehicle.write(df, context)
+        info = state_info(df, context, acks)
+        kept = read_state(spark, storage, info, acks[0].chunks, file_rows(acks))
+        found[type(vehicle).__name__] = {"rows": info.rows, "equal": row_texts(kept) == row_texts(expected)}
+    place = storage.root / acks[0].files[0].path
+    place.write_bytes(place.read_bytes()[:-1])
+    try:
+        read_state(spark, storage, info, acks[0].chunks, file_rows(acks))
+    except DamagedFileError as error:
+        found["damage"] = str(error)
+    found["executors"] = len({row.pid for row in spark.range(0, 100, 1, 8).mapInArrow(process_id, "pid bigint, n bigint").collect()})
+    spark.stop()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(Path(sys.argv[1]))))

@@ -1,0 +1,3 @@
+"""Fixtures that several modules share."""
+
+pytest_plugins = ["tests.spark_support"]

@@ -1,0 +1,381 @@
+"""The processes of the model. Each step is one thing that a process does; its decisions are the project's own functions.
+
+A coordinator has a memory (its Transactor's), which is stale as soon as another process commits; the compare-and-swap tells it.
+Modules are called by their names (`lifecycle.start`, not `start`), so that a mutant can take a rule's place (`mutants.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from holdfast.catalog import cleanup, lifecycle, paths
+from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, HoldfastError, RefusedError, RetryError
+from holdfast.catalog.facts import AttemptOpened
+from holdfast.catalog.state import CatalogState, Ref
+from holdfast.catalog.types import AttemptToken, Chunk, JobId, KeepAll, KeepLast, Role, Scope, Status, StoredFile
+from holdfast.compaction import scrub, vacuum
+from tests.support.faults import Crash
+from tests.support.model_world import JOBS, Promise, Violation, World
+
+STATES = ("a", "b", "c")
+RETENTIONS = (KeepLast(count=1), KeepLast(count=1), KeepLast(count=2), KeepLast(count=3), KeepAll())
+NOTHING = Promise({}, frozenset(), {}, frozenset())
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt as its coordinator sees it; nobody tells it that it was killed."""
+
+    opened: AttemptOpened
+    parent: Promise
+    states: dict[str, tuple[Chunk, ...]] = field(default_factory=dict)  # written by this attempt
+    files: list[StoredFile] = field(default_factory=list)
+    request: lifecycle.CommitRequest | None = None
+    calls: int = 0
+
+
+class Coordinator:
+    """One epoch of one job, sometimes with two attempts at once."""
+
+    def __init__(self, world: World, job: JobId) -> None:
+        self.w, self.job, self.busy = world, job, False
+        self.transactor = world.transactor(job)
+        self.retention = world.random.choice(RETENTIONS)
+        self.epoch = 0
+        self.parent: Ref | None = None
+        self.attempts: list[Attempt] = []
+        self.name = f"coordinator of {job[0]}"
+
+    def step(self) -> bool:
+        w = self.w
+        try:
+            if not self.epoch:
+                return self.start()
+            if not self.attempts or (len(self.attempts) < 2 and w.random.random() < 0.08):
+                return self.open()
+            attempt = w.random.choice(self.attempts)
+            if attempt.request is not None:
+                return self.commit(attempt)
+            if w.random.random() < 0.06:
+                return self.abort(attempt)
+            return self.upload(attempt) if not attempt.states or w.random.random() < 0.3 else self.seal(attempt)
+        except RetryError:
+            return True
+        except FencedError:
+            return False
+
+    def start(self) -> bool:
+        w, roll = self.w, self.w.random.random()
+
+        def decide(state: CatalogState) -> lifecycle.Transaction:
+            job = state.job(self.job)
+            live = list(job.live)
+            begin = job.begin if roll < 0.6 else None if roll < 0.65 or not live else Ref(self.job, live[int(roll * 1000) % len(live)])
+            started = lifecycle.start(state, self.job, begin)
+            return lifecycle.Transaction(started.facts, started.keys, (started.result, begin))
+
+        self.epoch, self.parent = self.transactor.run(decide)
+        self.name = f"epoch {self.epoch} of {self.job[0]}"
+        w.story.append(f"{self.name} starts at {self.parent and self.parent.checkpoint_id}")
+        return True
+
+    def open(self) -> bool:
+        token = AttemptToken(self.w.environment.new_id())
+        parent = self.parent
+        try:
+            opened = self.transactor.run(lambda state: lifecycle.open_checkpoint(state, self.job, self.epoch, token, parent))
+        except RefusedError:
+            return False
+        self.opened(opened)
+        return True
+
+    def opened(self, opened: AttemptOpened) -> None:
+        w = self.w
+        w.told_open.add(opened.attempt)
+        w.story.append(f"{self.name} opens {opened.checkpoint_id} ({opened.attempt}) on {opened.parent_checkpoint_id}")
+        number = opened.parent_checkpoint_id
+        parent = NOTHING if number is None else w.record.committed[self.job, int(number)]
+        self.attempts.append(Attempt(opened, parent))
+
+    def upload(self, attempt: Attempt) -> bool:
+        """Write one state, or two that share a segment; as a shared file, an exclusive one, or inline."""
+        w, opened = self.w, attempt.opened
+        assert opened.checkpoint_id is not None
+        roll, call = w.random.random(), attempt.calls
+        attempt.calls += 1
+        file_id = paths.file_id(opened.attempt, call, 0)
+        states = w.random.sample(STATES, 2 if roll < 0.25 else 1)
+        scope = Scope.EXCLUSIVE if 0.7 < roll else Scope.SHARED
+        if roll < 0.85:
+            place = paths.exclusive_file(self.job, opened.checkpoint_id, opened.attempt, call, "bytes")
+            shared = paths.streamed_file(self.job, opened.checkpoint_id, opened.attempt, call, 0)
+            path = place if scope is Scope.EXCLUSIVE else shared
+            if w.random.random() < 0.02:
+                w.in_flight.append(("put", path, file_id.encode()))
+                raise Crash("dies while it uploads; the bytes arrive later")
+            w.upload(file_id, path)
+            attempt.files.append(StoredFile(file_id=file_id, path=path, size_bytes=20, sha256="", scope=scope))
+            if w.random.random() < 0.1:  # of two acks for one share this one lost
+                return True
+        for i, state in enumerate(states):
+            attempt.states[state] = (
+                Chunk(
+                    operator="main", state=state, file_id=file_id, scope=scope, role=Role.BASE, layer=0, offset_bytes=10 * i,
+                    length_bytes=10, sha256="", inline=None if roll < 0.85 else b"x",
+                ),
+            )  # fmt: skip
+        return True
+
+    def seal(self, attempt: Attempt) -> bool:
+        """Fix the content, as `CheckpointWriter.seal` does: carried from the pinned parent, and written now."""
+        w, opened, parent = self.w, attempt.opened, attempt.parent
+        assert opened.checkpoint_id is not None
+        carried = {state: chunks for state, chunks in parent.states.items() if w.random.random() < 0.9}
+        if w.random.random() < 0.05:  # a coordinator that would reuse whatever it remembers, as a deduplication by digest might
+            known = [promise.states for (job, _), promise in w.record.committed.items() if job == self.job]
+            carried |= w.random.choice(known) if known else {}
+        states = {**carried, **attempt.states}
+        content = tuple(chunk for chunks in states.values() for chunk in chunks)
+        manifest_id, path = paths.manifest_file_id(opened.attempt), paths.manifest_path(self.job, opened.checkpoint_id)
+        try:
+            w.upload(manifest_id, path)
+        except FileExistsError:
+            return self.abort(attempt)
+        w.promises[opened.attempt] = self._promise(states, content, attempt, manifest_id)
+        attempt.request = lifecycle.CommitRequest(
+            attempt=opened.attempt,
+            content=content,
+            states=(),
+            inherited=frozenset(chunk.identity for chunks in parent.states.values() for chunk in chunks),
+            files=tuple(attempt.files),
+            acks=(),
+            manifest=StoredFile(file_id=manifest_id, path=path, size_bytes=20, sha256="", scope=Scope.EXCLUSIVE),
+            progress=None,
+            retention=self.retention,
+        )
+        return True
+
+    def _promise(self, states: Mapping[str, tuple[Chunk, ...]], content: tuple[Chunk, ...], attempt: Attempt, manifest_id) -> Promise:
+        ids = {chunk.file_id for chunk in content if chunk.inline is None} | {manifest_id}
+        handles = frozenset({chunk.identity for chunk in content} | {(manifest_id, 0)})
+        return Promise(states, handles, {self.w.path_of[i]: i.encode() for i in ids}, frozenset(ids))
+
+    def commit(self, attempt: Attempt) -> bool:
+        w, request = self.w, attempt.request
+        assert request is not None
+        if w.random.random() < 0.5:
+            request = replace(request, next_attempt=AttemptToken(w.environment.new_id()))
+        following: list[AttemptOpened] = []
+
+        def decide(state: CatalogState) -> lifecycle.Transaction:
+            transaction = lifecycle.commit_checkpoint(state, self.job, request)
+            following[:] = [fact for fact in transaction.facts if isinstance(fact, AttemptOpened)]
+            return transaction
+
+        try:
+            fact = self.transactor.run(decide)
+        except AttemptEndedError:
+            self.attempts.remove(attempt)
+            return True
+        except RefusedError:
+            return self.abort(attempt)
+        self.attempts.remove(attempt)
+        w.told.add((self.job, int(fact.checkpoint_id)))
+        w.story.append(f"{self.name} commits {fact.checkpoint_id}: {sorted({c.file_id for c in request.content})}")
+        self.parent = Ref(self.job, fact.checkpoint_id)
+        for opened in following:
+            self.opened(opened)
+        return w.random.random() < 0.9
+
+    def abort(self, attempt: Attempt) -> bool:
+        self.attempts.remove(attempt)
+        token, files = attempt.opened.attempt, attempt.files
+        try:
+            self.transactor.run(lambda state: lifecycle.end_attempt(state, self.job, token, Status.ABORTED, None, files))
+        except AttemptEndedError:
+            pass  # somebody was faster
+        self.w.story.append(f"{self.name} aborts {token}")
+        return True
+
+
+class Reader:
+    """Pins a checkpoint, reads its files one by one, and lets go."""
+
+    def __init__(self, world: World) -> None:
+        self.w, self.busy, self.name = world, False, "reader"
+        self.transactor = world.transactor()
+        self.opened: AttemptOpened | None = None
+        self.todo: list[str] = []
+
+    def step(self) -> bool:
+        w = self.w
+        try:
+            if self.opened is None:
+                return self.open()
+            token = self.opened.attempt
+            if token not in w.record.open:
+                if token not in w.killed:
+                    raise Violation(f"the pin of reader {token} was taken away")
+                return False
+            if self.todo:
+                if (path := self.todo.pop()) not in w.storage.objects:
+                    raise Violation(f"a reader lost {path} under its pin")
+                return True
+            job = self.opened.job_id
+            self.transactor.run(lambda state: lifecycle.end_attempt(state, job, token, Status.RELEASED, None))
+        except RetryError:
+            return True
+        except HoldfastError:
+            pass
+        return False
+
+    def open(self) -> bool:
+        live = [Ref(job_id, n) for job_id, job in self.transactor.known().jobs.items() for n in job.live]
+        if not live:
+            return False
+        ref, token = self.w.random.choice(live), AttemptToken(self.w.environment.new_id())
+        self.opened = self.transactor.run(lambda state: lifecycle.open_reading(state, ref, token))
+        self.todo = list(self.w.record.committed[ref.job_id, int(ref.checkpoint_id)].files)
+        self.w.story.append(f"reader {token} pins {ref.checkpoint_id} of {ref.job_id[0]}")
+        return True
+
+
+class Vacuum:
+    """Plans in one step, runs the plan in a later one; others run between its calls."""
+
+    def __init__(self, world: World) -> None:
+        self.w, self.busy, self.name = world, False, "vacuum"
+        self.plan: vacuum.VacuumPlan | None = None
+
+    def step(self) -> bool:
+        w = self.w
+        if self.plan is None:
+            self.plan = vacuum.plan_vacuum(cleanup.find_garbage(w.references))
+            return bool(self.plan.unreferenced or self.plan.condemned)
+        if w.random.random() < 0.3 and not w.calm:
+            return True  # slow: the plan grows old
+        w.story.append(f"vacuum of {[file.path for file in (*self.plan.unreferenced, *self.plan.condemned)]}")
+        try:
+            vacuum.run_vacuum(self.plan, w.transactor(), w.storage, w.environment)
+        except RetryError:
+            pass
+        return False
+
+
+class Scrub:
+    """Lists, then reads the attempts, then the file rows, then deletes: four steps, with others between and within them."""
+
+    def __init__(self, world: World) -> None:
+        self.w, self.busy, self.name = world, False, "scrub"
+        self.listed: list | None = None
+        self.rule: cleanup.OrphanRule | None = None
+        self.plan: scrub.ScrubPlan | None = None
+
+    def step(self) -> bool:
+        w = self.w
+        if self.listed is None:
+            self.listed = list(w.storage.list(""))
+        elif self.rule is None:
+            self.rule = cleanup.OrphanRule.over(w.references.state, set())
+        elif self.plan is None:
+            self.rule.present = w.references.present_paths()
+            self.plan = scrub.plan_scrub(self.listed, (), self.rule)
+            return bool(self.plan.orphans or self.plan.unknown)
+        else:
+            w.story.append(f"scrub of {[orphan.path for orphan in self.plan.orphans]}")
+            try:
+                scrub.run_scrub(self.plan, w.transactor(), w.storage, w.environment)
+            except ForeignTokensError as error:
+                raise Violation(f"I4: {error}") from error
+            except RetryError:
+                pass
+            return False
+        return True
+
+
+# ---- operators, and the history itself --------------------------------------------------------------------------------
+
+
+def remembered(w: World) -> CatalogState:
+    """What an operator sees: the newest state, or an old one."""
+    return w.operator.fresh() if w.random.random() < 0.6 else w.operator.known()
+
+
+def kill(w: World) -> None:
+    """A wrong guess as often as a right one."""
+    state = remembered(w)
+    tokens = [(job_id, token) for job_id, job in state.jobs.items() for token in job.open_attempts]
+    if tokens:
+        job, token = w.random.choice(tokens)
+        w.story.append(f"kill {token}")
+        w.killed.add(token)
+        w.operator.run(lambda state: lifecycle.end_attempt(state, job, token, Status.KILLED, "operator"))
+
+
+def drop(w: World) -> None:
+    live = [Ref(job_id, n) for job_id, job in remembered(w).jobs.items() for n in job.live]
+    if live:
+        ref = w.random.choice(live)
+        w.operator.run(lambda state: lifecycle.drop(state, ref, "operator"))
+        w.story.append(f"drop {ref.checkpoint_id} of {ref.job_id[0]}")
+
+
+def hold(w: World) -> None:
+    state = remembered(w)
+    held = [(Ref(job_id, n), name) for job_id, job in state.jobs.items() for n, name in sorted(job.holds)]
+    if held and w.random.random() < 0.6:
+        ref, name = w.random.choice(held)
+        w.operator.run(lambda state: lifecycle.unhold(state, ref, name))
+    elif live := [Ref(job_id, n) for job_id, job in state.jobs.items() for n in job.live]:
+        ref = w.random.choice(live)
+        w.operator.run(lambda state: lifecycle.hold(state, ref, "keep", None))
+
+
+def operate(w: World) -> None:
+    """An operator does something, from a memory that may be old, and may be refused."""
+    try:
+        w.random.choice((kill, drop, drop, hold))(w)
+    except HoldfastError:
+        pass
+    except Crash:
+        w.operator = w.transactor()
+
+
+STARTS = (
+    *(lambda w: Coordinator(w, w.random.choice((JOBS[0], JOBS[0], JOBS[1]))),) * 5,
+    *(Vacuum,) * 3,
+    *(Scrub,) * 2,
+    *(Reader,) * 2,
+)
+
+
+def step(w: World) -> None:
+    """One thing happens."""
+    roll = w.random.random()
+    if roll < 0.09 or not w.actors:
+        w.actors.append(w.random.choice(STARTS)(w))
+    elif roll < 0.16:
+        operate(w)
+    elif roll < 0.21:
+        w.deliver()
+    elif roll < 0.4 and w.power_fails():
+        w.lose_power()
+    else:
+        w.run(w.random.choice(w.actors[-6:]))
+        return
+    w.check_files()
+
+
+def quiesce(w: World) -> None:
+    """Everything ends, everything late lands, cleanup runs: storage is exactly what the kept checkpoints need."""
+    w.calm = True
+    w.actors.clear()
+    while w.in_flight:
+        w.deliver()
+    w.check_files()
+    w.operator = w.transactor()
+    for token, opened in list(w.record.open.items()):
+        w.operator.run(lambda state, o=opened, t=token: lifecycle.end_attempt(state, o.job_id, t, Status.KILLED, "the end"))
+    for process in (Vacuum(w), Scrub(w)):
+        while process.step():
+            pass
+    w.check_end()

@@ -1,0 +1,339 @@
+"""The world of the model: one log, one storage, processes that die, and a plain record of what was promised, checked after every step.
+
+The record is kept apart from the code that it judges: plain sets and dicts, folded from the facts as they land. What the processes
+decide, and the folding that they decide from, is the project's own code.
+"""
+
+import random
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from holdfast.catalog import facts as f
+from holdfast.catalog import lifecycle
+from holdfast.catalog.cleanup import References
+from holdfast.catalog.commit_rule import Identity
+from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
+from holdfast.catalog.storage_memory import MemoryStorage
+from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import AttemptToken, Chunk, FileId, JobId
+from tests.support.faults import Crash
+
+JOBS = (JobId("j-00000001"), JobId("k-00000002"))
+NOW = datetime(2013, 1, 1, tzinfo=UTC)
+
+Checkpoint = tuple[JobId, int]
+
+
+class Violation(BaseException):  # noqa: N818 - no `except Exception` of the code under test may swallow it
+    """A promise of the design is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What an attempt's commit will have said: its chunks by state, every handle, and the bytes of every file."""
+
+    states: Mapping[str, tuple[Chunk, ...]]
+    handles: frozenset[Identity]
+    files: Mapping[str, bytes]  # path -> bytes
+    file_ids: frozenset[FileId]
+
+
+@dataclass(slots=True)
+class ModelEnvironment:
+    """Ids are numbers, so that a seed is a history; time stands still."""
+
+    ids: int = 0
+    actor: str = "model"
+
+    def now(self) -> datetime:
+        return NOW
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def new_id(self) -> str:
+        self.ids += 1
+        return f"{self.ids:016x}"
+
+    def pause(self, attempt: int) -> None:
+        pass
+
+
+class ModelLedger(MemoryLedger):
+    """A process's handle on the log. The process may die around a commit, or not hear of it."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world.log)
+        self._world = world
+
+    def append(self, facts, *, keys, operation) -> None:
+        fate = self._world.fate()
+        if fate == "dies before":
+            raise Crash(fate)
+        if fate == "refused":
+            raise OSError(fate)
+        super().append(facts, keys=keys, operation=operation)
+        self._world.observe()
+        if fate == "dies after":  # visible to all, durable for none
+            raise Crash(fate)
+        if fate == "response lost":
+            raise OSError(fate)
+
+
+class ModelStorage(MemoryStorage):
+    """Deletes may fail, may land once more later, and leave the others time to run before them."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__()
+        self.objects = self._objects
+        self._world = world
+
+    def delete(self, path: str) -> None:
+        self._world.interleave()
+        if not self._world.calm:
+            roll = self._world.random.random()
+            if roll < 0.04:
+                raise Crash("dies before a delete")
+            if roll < 0.07:
+                raise OSError("the delete failed")
+            if roll < 0.25:
+                self._world.in_flight.append(("delete", path, b""))
+        super().delete(path)
+
+    def land(self, what: str, path: str, data: bytes) -> None:
+        """A request of long ago arrives. A write never replaces an object, as every creation here is exclusive."""
+        if what == "put":
+            self._objects.setdefault(path, data)
+        else:
+            self._objects.pop(path, None)
+
+
+@dataclass(slots=True)
+class Record:
+    """The plain truth at the newest version."""
+
+    epoch: dict[JobId, int] = field(default_factory=dict)
+    seqs: dict[JobId, list[int]] = field(default_factory=lambda: {job: [] for job in JOBS})
+    open: dict[AttemptToken, f.AttemptOpened] = field(default_factory=dict)
+    attempts: set[AttemptToken] = field(default_factory=set)
+    committed: dict[Checkpoint, Promise] = field(default_factory=dict)
+    at: dict[tuple[JobId, int], Checkpoint] = field(default_factory=dict)  # (job, seq) of a commit
+    live: set[Checkpoint] = field(default_factory=set)
+    holds: set[tuple[JobId, int, str]] = field(default_factory=set)
+    rows: set[FileId] = field(default_factory=set)
+    garbage: set[FileId] = field(default_factory=set)  # whatever was unreferenced at some version
+
+    def kept(self) -> set[Checkpoint]:
+        """Live, held, or the parent of an open attempt."""
+        parents = {(o.parent_job_id, int(o.parent_checkpoint_id)) for o in self.open.values() if o.parent_job_id and o.parent_checkpoint_id}
+        return self.live | parents | {(job, n) for job, n, _ in self.holds}
+
+
+class World:
+    """One history. `step` lets one process do one thing; every commit and every step is checked."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.environment = ModelEnvironment()
+        self.log, self.storage = MemoryLog(), ModelStorage(self)
+        self.references, self.record = References(), Record()
+        self.seen = 0  # version that both are folded to
+        self.promises: dict[AttemptToken, Promise] = {}
+        self.told: set[Checkpoint] = set()  # commits that somebody was told of
+        self.told_open: set[AttemptToken] = set()
+        self.killed: set[AttemptToken] = set()  # by an operator
+        self.path_of: dict[FileId, str] = {}
+        self.needed: dict[str, bytes] = {}
+        self.in_flight: list[tuple[str, str, bytes]] = []
+        self.actors: list = []
+        self.calm, self.depth = True, 0
+        self.story: list[str] = []
+        self.operator = self.transactor()
+        for job in JOBS:
+            self.operator.run(lambda state, job=job: lifecycle.register(state, job, job[0], 128))
+        self.calm = False
+
+    # ---- processes --------------------------------------------------------------------------------------------------
+
+    def transactor(self, handles_of: str | None = None) -> Transactor:
+        """A process's memory and its way to the log."""
+        return Transactor(ModelLedger(self), self.environment, handles_of=handles_of)
+
+    def fate(self) -> str:
+        """What happens to a process around its next commit."""
+        roll = 1.0 if self.calm else self.random.random()
+        if roll < 0.01:
+            return "dies before"
+        if roll < 0.05:
+            return "dies after"
+        if roll < 0.07:
+            return "response lost"
+        return "refused" if roll < 0.08 else ""
+
+    def run(self, actor) -> None:
+        """One step of one process; it leaves when it is done or dies."""
+        actor.busy = True
+        try:
+            goes_on = actor.step()
+        except Crash as death:
+            self.story.append(f"{actor.name} {death}")
+            goes_on = False
+        actor.busy = False
+        if not goes_on and actor in self.actors:
+            self.actors.remove(actor)
+        self.check_files()
+
+    def interleave(self) -> None:
+        """Others run between two calls of the one that runs."""
+        if self.depth or self.calm:
+            return
+        if self.power_fails():
+            self.lose_power()
+            raise Crash("dies of the power loss")
+        self.depth += 1
+        while self.random.random() < 0.5 and (others := [a for a in self.actors[-6:] if not a.busy]):
+            self.run(self.random.choice(others))
+        self.depth -= 1
+
+    def upload(self, file_id: FileId, path: str) -> None:
+        """A write that is acknowledged now, and may arrive once more, later. Raises FileExistsError."""
+        data = file_id.encode()
+        self.storage.create(path, data)
+        self.path_of[file_id] = path
+        if self.random.random() < 0.25:
+            self.in_flight.append(("put", path, data))
+
+    def deliver(self) -> None:
+        """Something that was sent long ago lands."""
+        if self.in_flight:
+            what, path, data = self.in_flight.pop(self.random.randrange(len(self.in_flight)))
+            self.story.append(f"late {what} of {path}")
+            self.storage.land(what, path, data)
+
+    def power_fails(self) -> bool:
+        """More often while something would be lost by it."""
+        return self.random.random() < (0.1 if self.log.durable_version < self.log.version else 0.003)
+
+    def lose_power(self) -> None:
+        """Every process dies, and every commit that nobody made durable is gone. What anybody was told stays true (I7)."""
+        self.story.append(f"power loss: versions above {self.log.durable_version} of {self.log.version} are gone")
+        self.actors.clear()
+        self.log.lose_unsynced()
+        self.references, self.record, self.seen = References(), Record(), 0
+        self.observe()
+        self.operator = self.transactor()
+        if lost := self.told - self.record.committed.keys():
+            raise Violation(f"I7: checkpoints {sorted(lost)} were acknowledged and are gone")
+        if forgotten := self.told_open - self.record.attempts:
+            raise Violation(f"I4: attempts {sorted(forgotten)} were told that they are open, and the ledger does not know them")
+        self.check_files()
+
+    # ---- checks -----------------------------------------------------------------------------------------------------
+
+    def observe(self) -> None:
+        """Fold what has landed, and judge it."""
+        while self.seen < self.log.version:
+            self.seen += 1
+            facts = self.log.commits[self.seen].facts
+            self.references.apply(facts)
+            self._fold(facts)
+
+    def _fold(self, facts: Iterable[f.Fact]) -> None:
+        record, moved, committed = self.record, False, None
+        for fact in facts:
+            kind = fact.kind
+            if kind == "file":
+                record.rows.add(fact.file_id)
+                moved = True
+            elif kind == "attempt_opened":
+                record.open[fact.attempt] = fact
+                if fact.attempt in record.attempts:
+                    raise Violation(f"I5: attempt {fact.attempt} was opened twice")
+                record.attempts.add(fact.attempt)
+                moved = True
+            elif kind == "attempt_ended":
+                if record.open.pop(fact.attempt, None) is None:
+                    raise Violation(f"I5: attempt {fact.attempt} ended twice")
+                moved = True
+            elif kind == "checkpoint":
+                committed, moved = fact, True
+                self._commit(fact)
+            elif kind == "drop":
+                record.live.discard((fact.job_id, fact.checkpoint_id))
+                moved = True
+            elif kind == "hold":
+                record.holds.add((fact.job_id, fact.checkpoint_id, fact.hold))
+                moved = True
+            elif kind == "unhold":
+                record.holds.discard((fact.job_id, fact.checkpoint_id, fact.hold))
+                moved = True
+            elif kind == "start":
+                record.epoch[fact.job_id] = fact.epoch
+        if committed is not None:
+            self.check_contents(committed.job_id)
+        if moved:
+            self.check_garbage()
+
+    def _commit(self, fact: f.CheckpointCommitted) -> None:
+        record, key = self.record, (fact.job_id, int(fact.checkpoint_id))
+        opened = record.open.get(fact.attempt)
+        if opened is not None and opened.epoch != record.epoch[fact.job_id]:
+            raise Violation(f"a fenced coordinator committed {key}: epoch {opened.epoch}, newest {record.epoch[fact.job_id]}")
+        if key in record.committed or (fact.job_id, fact.seq) in record.at:
+            raise Violation(f"I5: {key} at seq {fact.seq} has the id or the seq of another checkpoint")
+        record.committed[key] = self.promises[fact.attempt]
+        record.at[fact.job_id, fact.seq] = key
+        record.live.add(key)
+        insort(record.seqs[fact.job_id], fact.seq)
+
+    def check_contents(self, job: JobId) -> None:
+        """I8: the handles give every checkpoint that the job ever committed, dropped ones too, what it promised."""
+        seqs, to_seq = self.record.seqs[job], self.references.to_seq
+        found: list[set[Identity]] = [set() for _ in seqs]
+        for handles in self.references.handles.values():
+            for handle in handles:
+                if handle.job_id != job:
+                    continue
+                end = to_seq(handle)
+                for i in range(bisect_left(seqs, handle.from_seq), len(seqs) if end is None else bisect_left(seqs, end)):
+                    found[i].add((handle.file_id, handle.offset_bytes))
+        for seq, handles_found in zip(seqs, found, strict=True):
+            key = self.record.at[job, seq]
+            if handles_found != self.record.committed[key].handles:
+                lost, extra = self.record.committed[key].handles - handles_found, handles_found - self.record.committed[key].handles
+                raise Violation(f"I8: the handles of {key} changed: lost {sorted(lost)}, extra {sorted(extra)}")
+
+    def check_garbage(self) -> None:
+        """I2: what was unreferenced once is never needed again."""
+        record, needed, ids = self.record, {}, set()
+        for key in record.kept():
+            promise = record.committed[key]
+            needed.update(promise.files)
+            ids |= promise.file_ids
+        if back := record.garbage & ids:
+            raise Violation(f"I2: garbage is needed again: {sorted(back)}")
+        record.garbage |= record.rows - ids
+        self.needed = needed
+
+    def check_files(self) -> None:
+        """I1: every file of every live or pinned checkpoint is there, with its bytes."""
+        objects = self.storage.objects
+        for path, data in self.needed.items():
+            if objects.get(path) != data:
+                what = "is gone" if path not in objects else "has other bytes"
+                raise Violation(f"I1: {path} is needed and {what}")
+
+    def check_end(self) -> None:
+        """After cleanup: storage is exactly what is needed, and the folded state is the plain record."""
+        self.check_files()
+        if left := self.storage.objects.keys() - self.needed.keys():
+            raise Violation(f"leak: {sorted(left)}")
+        state, record = self.references.state, self.record
+        if (live := {(job, int(n)) for job, row in state.jobs.items() for n in row.live}) != record.live:
+            raise Violation(f"the folded state has {sorted(live)} live, the facts say {sorted(record.live)}")
+        for job, n in record.kept():
+            seq = state.jobs[job].checkpoints[n].fact.seq
+            if {(h.file_id, h.offset_bytes) for h in self.references.content(job, seq)} != record.committed[job, n].handles:
+                raise Violation(f"I8: References.content of {job} {n} is not what was committed")

@@ -1,0 +1,202 @@
+"""Each rule of the protocol, and the real code with that rule left out: what shows that the rule is needed.
+
+A mutant takes the place of one function of the project for the length of a `with` block. It leaves out the rule and nothing else.
+"""
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.catalog import facts as f
+from holdfast.catalog import lifecycle
+from holdfast.catalog.cleanup import OrphanRule, References, Verdict
+from holdfast.catalog.ledger_memory import MemoryLog
+from holdfast.catalog.lifecycle import CommitRequest, Transaction
+from holdfast.catalog.state import CatalogState, JobState, Ref
+from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import JobId, Scope, Status
+from holdfast.compaction import vacuum
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A rule in words, and the code without it."""
+
+    meaning: str
+    without: Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def replaced(where: Any, name: str, value: Any) -> Iterator[None]:
+    """Another value for an attribute of a module, class or object, until the block ends."""
+    before = getattr(where, name)
+    setattr(where, name, value)
+    try:
+        yield
+    finally:
+        setattr(where, name, before)
+
+
+def _commit_by_parent() -> AbstractContextManager[None]:
+    commit = lifecycle.commit_checkpoint
+
+    def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
+        job = state.job(job_id)
+        shared = {chunk.identity for chunk in request.content if chunk.scope is Scope.SHARED}
+        of_parent = {i: job.open_handles.get(i, 0) for i in request.inherited if i in shared or i in job.open_handles}
+        with replaced(job, "open_handles", of_parent):
+            return commit(state, job_id, request)
+
+    return replaced(lifecycle, "commit_checkpoint", mutant)
+
+
+def _no_pins() -> AbstractContextManager[None]:
+    def held(state: CatalogState) -> set[Ref]:
+        return {Ref(job.job_id, n) for job in state.jobs.values() for n, _ in job.holds}
+
+    return replaced(CatalogState, "pinned", held)
+
+
+def _commit_of_ended_attempt() -> AbstractContextManager[None]:
+    require = lifecycle._require_open
+
+    def mutant(job: JobState, token: Any, what: str) -> Any:
+        return job.attempts[token] if what == "commit" else require(job, token, what)
+
+    return replaced(lifecycle, "_require_open", mutant)
+
+
+def _no_epochs() -> AbstractContextManager[None]:
+    return replaced(lifecycle, "require_newest_epoch", lambda job, epoch, what: None)
+
+
+def _start_ends_all() -> AbstractContextManager[None]:
+    start = lifecycle.start
+
+    def mutant(state: CatalogState, job_id: JobId, begin: Ref | None) -> Transaction:
+        transaction = start(state, job_id, begin)
+        job = state.job(job_id)
+        others = [token for token, attempt in job.open_attempts.items() if attempt.opened.epoch is None]
+        ends = [f.AttemptEnded(job_id=job_id, seq=job.seq + 1, attempt=t, status=Status.KILLED, reason="start") for t in others]
+        return replace(transaction, facts=[*transaction.facts, *ends])
+
+    return replaced(lifecycle, "start", mutant)
+
+
+def _open_on_dropped() -> AbstractContextManager[None]:
+    require = lifecycle._require_live
+
+    def mutant(state: CatalogState, ref: Ref, what: str) -> None:
+        if what != "build on":
+            require(state, ref, what)
+
+    return replaced(lifecycle, "_require_live", mutant)
+
+
+def _no_compare_and_swap() -> AbstractContextManager[None]:
+    commit = MemoryLog.commit
+    return replaced(MemoryLog, "commit", lambda log, snapshot, entry: commit(log, log.version, entry))
+
+
+def _scrub_takes_open() -> AbstractContextManager[None]:
+    judge = OrphanRule.judge
+
+    def mutant(rule: OrphanRule, path: str) -> Verdict:
+        verdict = judge(rule, path)
+        return Verdict.ORPHAN if verdict is Verdict.IN_FLIGHT else verdict
+
+    return replaced(OrphanRule, "judge", mutant)
+
+
+def _scrub_spares_gone() -> AbstractContextManager[None]:
+    return replaced(References, "present_paths", lambda references: {row.path for row in references.files.values()})
+
+
+def _reuse_of_anything() -> AbstractContextManager[None]:
+    return replaced(lifecycle, "_require_own_or_inherited", lambda job, request: None)
+
+
+def _ids_come_back() -> AbstractContextManager[None]:
+    apply = CatalogState._apply_to_job
+
+    def mutant(state: CatalogState, job: JobState, fact: f.Fact) -> None:
+        apply(state, job, fact)
+        taken = [attempt.opened.checkpoint_id or 0 for attempt in job.open_attempts.values()]
+        job.last_checkpoint_id = max([job.last_committed_id, *taken])
+
+    return replaced(CatalogState, "_apply_to_job", mutant)
+
+
+def _delete_first() -> AbstractContextManager[None]:
+    run = vacuum.run_vacuum
+
+    def mutant(plan: vacuum.VacuumPlan, transactor: Transactor, storage: Any, environment: Any, progress: Any = None) -> Any:
+        for file in (*plan.condemned, *plan.unreferenced):
+            try:
+                storage.delete(file.path)
+            except OSError:
+                continue
+        return run(plan, transactor, storage, environment, progress)
+
+    return replaced(vacuum, "run_vacuum", mutant)
+
+
+def _no_sync() -> AbstractContextManager[None]:
+    return _around_commit(before=lambda ledger: None)
+
+
+def _sync_too_early() -> AbstractContextManager[None]:
+    return _around_commit(before=lambda ledger: ledger.make_durable())
+
+
+class _WithoutSync:
+    """A ledger whose `make_durable` does nothing."""
+
+    def __init__(self, ledger: Any) -> None:
+        self._inner = ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def make_durable(self) -> None:
+        pass
+
+
+def _around_commit(before: Callable[[Any], None]) -> AbstractContextManager[None]:
+    commit = Transactor._commit
+
+    def mutant(transactor: Transactor, transaction: Transaction) -> bool:
+        before(transactor._ledger)
+        with replaced(transactor, "_ledger", _WithoutSync(transactor._ledger)):
+            return commit(transactor, transaction)
+
+    return replaced(Transactor, "_commit", mutant)
+
+
+def _delete_unsettled() -> AbstractContextManager[None]:
+    return replaced(Transactor, "settle", lambda transactor: None)
+
+
+MUTANTS: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
+    {
+        "commit_rule_from_open_handles": Mutant(
+            "a commit compares T with the handles open at its snapshot, not with its parent's content", _commit_by_parent
+        ),
+        "pins": Mutant("the parent of an open attempt keeps its files", _no_pins),
+        "commit_needs_open_attempt": Mutant("a killed attempt cannot commit", _commit_of_ended_attempt),
+        "epochs": Mutant("only the newest epoch opens, commits and retains", _no_epochs),
+        "start_spares_others": Mutant("a coordinator's start ends only attempts of older epochs, not readers", _start_ends_all),
+        "open_needs_live_parent": Mutant("an attempt opens only on a live parent", _open_on_dropped),
+        "compare_and_swap": Mutant("a lifecycle transaction fails if its job moved since its snapshot", _no_compare_and_swap),
+        "scrub_spares_open": Mutant("files of open attempts are not orphans", _scrub_takes_open),
+        "scrub_takes_gone": Mutant("a file that came back after 'gone' is an orphan", _scrub_spares_gone),
+        "reuse_from_pinned_parent": Mutant("a commit reuses chunks of its pinned parent only", _reuse_of_anything),
+        "ids_not_reused": Mutant("the ids of attempts never come back", _ids_come_back),
+        "condemn_before_delete": Mutant("a file is deleted only after its condemnation is committed", _delete_first),
+        "durable_before_delete": Mutant("what others committed is durable before a file is deleted because of it", _delete_unsettled),
+        "durable_before_told": Mutant("success is told only after the log directory is synced", _no_sync),
+        "sync_after_append": Mutant("the log is synced after the commit, not before it", _sync_too_early),
+    }
+)
