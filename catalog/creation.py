@@ -24,7 +24,10 @@ def create_catalog(storage: Storage, environment: Environment) -> Marker:
         pass
     _require_free(storage)
     address = f"{storage.address}/{paths.LEDGER}"
-    ledger = DeltaLedger.open(address) if DeltaLedger.exists(address) else DeltaLedger.create(address, catalog_id=environment.new_id())
+    try:
+        ledger = DeltaLedger.create(address, catalog_id=environment.new_id())
+    except AlreadyExistsError:  # of a creation that crashed, or that runs beside this one
+        ledger = DeltaLedger.open(address)
     if ledger.scan():
         msg = (
             f"{storage.address} has a ledger with facts but no {paths.MARKER}: "

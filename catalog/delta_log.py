@@ -11,7 +11,6 @@ are synced. It is replaced by a void one, because another process may already co
 import json
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -79,6 +78,11 @@ def commit_versions(log: Path) -> list[int]:
     return _versions(log, _COMMIT)
 
 
+def checkpoint_versions(log: Path) -> list[int]:
+    """Every version with a Delta checkpoint, ascending."""
+    return _versions(log, _CHECKPOINT)
+
+
 def read_commit(log: Path, version: int) -> LogCommit:
     """One commit of the log.
 
@@ -139,7 +143,7 @@ def check_tail(log: Path) -> list[str]:
 def plan_repair(log: Path) -> RepairPlan:
     """What `check_tail` would do; changes nothing."""
     commits = commit_versions(log)
-    checkpoints = _versions(log, _CHECKPOINT)
+    checkpoints = checkpoint_versions(log)
     if not commits and not checkpoints:
         msg = f"the ledger is gone: {log} holds no commit; restore the directory from a backup"
         raise DamagedLedgerError(msg)
@@ -150,7 +154,7 @@ def plan_repair(log: Path) -> RepairPlan:
     if tear is None:
         return RepairPlan(remove=tuple(remove), reasons=tuple(reasons))
     if last == 0:
-        msg = f"{log / commit_name(0)} {tear}: the commit that made the ledger is lost; restore the directory from a backup"
+        msg = f"{log / commit_name(0)} {tear}: the commit that made the ledger is lost; restore it from a backup"
         raise DamagedLedgerError(msg)
     reason = (
         f"{log / commit_name(last)} {tear}: its writer, or the machine, died before the commit was synced, so that it was never "
@@ -189,7 +193,9 @@ def _require_whole(log: Path, commits: list[int], base: int, remove: list[str], 
     for version in range(base + 1, last + 1):
         if version not in present:
             torn = f", and {log / remove[0]} cannot stand in for it" if remove else ""
-            msg = f"the ledger's log has a hole: {log / commit_name(version)} is missing{torn}; nothing was changed; restore it from a backup"
+            msg = (
+                f"the ledger's log has a hole: {log / commit_name(version)} is missing{torn}; nothing was changed; restore it from a backup"
+            )
             raise DamagedLedgerError(msg)
         try:
             commit = read_commit(log, version)
@@ -259,14 +265,39 @@ def _make_void(log: Path, version: int) -> None:
     # The torn file's time and not the clock's: two processes that mend it write the same bytes.
     timestamp_ms = int(path.stat().st_mtime * 1000)
     info = {"timestamp": timestamp_ms, "operation": "VOID", OPERATION_ID: None, "reason": f"the commit {tear}; it was never acknowledged"}
-    handle, temporary = tempfile.mkstemp(prefix=".void-", dir=log)
-    with open(handle, "wb") as stream:
-        stream.write(json.dumps({"commitInfo": info}).encode() + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.chmod(temporary, path.stat().st_mode)
-    os.replace(temporary, path)
+    temporary = _write_aside(log, json.dumps({"commitInfo": info}).encode() + b"\n")
+    temporary.replace(path)
     sync(log)
+
+
+def create_commit(log: Path, version: int, data: bytes) -> None:
+    """Make a commit file, whole and durable, as delta-rs does: under another name, then linked, which never replaces one.
+
+    Raises:
+        FileExistsError: there is one of this version.
+    """
+    temporary = _write_aside(log, data)
+    try:
+        os.link(temporary, log / commit_name(version))
+    finally:
+        temporary.unlink()
+    sync(log)
+
+
+def _write_aside(log: Path, data: bytes) -> Path:
+    """A synced file in the log under a name that no engine reads; a crash may leave it, which harms nothing."""
+    number = 0
+    while True:
+        path = log / f".{os.getpid()}-{number}.tmp"
+        try:
+            with open(path, "xb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except FileExistsError:
+            number += 1
+        else:
+            return path
 
 
 def sync(path: Path) -> None:

@@ -11,6 +11,7 @@ A crash between the data file and its commit leaves a file that no commit names:
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -38,8 +39,9 @@ CONFIGURATION = {
     # Without Delta checkpoints a commit costs 400 to 800 ms at 5,000 commits.
     "delta.checkpointInterval": "20",
 }
-PRUNING_COLUMNS = ("kind", "job_id", "seq")
+PRUNING_COLUMNS = ("kind", "operation_id", "job_id", "seq")
 
+_CATALOG_ID = "holdfast.catalogId"
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 _OWN_FILE = re.compile(r"\d{20}-.*")
 _DICTIONARY_FROM_ROWS = 1000  # below it, dictionaries cost more than they save
@@ -58,23 +60,37 @@ class DeltaLedger:
         self._sent: dict[str, tuple[Fact, ...]] = {}  # by data file: one's own facts need not be read back
 
     @classmethod
-    def create(cls, directory: str | os.PathLike[str]) -> "DeltaLedger":
-        """Make an empty ledger, durable when this returns.
+    def exists(cls, directory: str | os.PathLike[str]) -> bool:
+        """Whether the directory holds a Delta table, whole or damaged."""
+        log = Path(directory) / "_delta_log"
+        return bool(delta_log.commit_versions(log) or delta_log.checkpoint_versions(log))
+
+    @classmethod
+    def create(cls, directory: str | os.PathLike[str], *, catalog_id: str) -> "DeltaLedger":
+        """Make an empty ledger that carries the catalog's id, durable when this returns. Of several at once exactly one succeeds.
 
         Raises:
             AlreadyExistsError: the directory holds a Delta table.
         """
         path = Path(directory).absolute()
-        if delta_log.commit_versions(path / "_delta_log"):
-            msg = f"{path} holds a ledger already: open it"
+        log = path / "_delta_log"
+        msg = f"{path} holds a ledger already: open it"
+        if cls.exists(path):
             raise AlreadyExistsError(msg)
-        missing = [p for p in (path / "_delta_log", *(path / "_delta_log").parents) if not p.exists()]
-        (path / "_delta_log").mkdir(parents=True, exist_ok=True)
-        ledger = cls(path, DeltaTable.create(path, SCHEMA, mode="error", configuration=CONFIGURATION))
-        ledger.make_durable()
+        missing = [p for p in (log, *log.parents) if not p.exists()]
+        log.mkdir(parents=True, exist_ok=True)
+        # Of two `DeltaTable.create` at once both may succeed, the second as version 1 with its own metadata (seen): so it runs aside.
+        with tempfile.TemporaryDirectory() as aside:
+            configuration = CONFIGURATION | {_CATALOG_ID: catalog_id}
+            DeltaTable.create(aside, SCHEMA, mode="error", configuration=configuration, raise_if_key_not_exists=False)
+            first = (Path(aside) / "_delta_log" / delta_log.commit_name(0)).read_bytes()
+        try:
+            delta_log.create_commit(log, 0, first)
+        except FileExistsError as error:
+            raise AlreadyExistsError(msg) from error
         for new in missing:
             delta_log.sync(new.parent)
-        return ledger
+        return cls(path, _load(path))
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> "DeltaLedger":
@@ -86,6 +102,11 @@ class DeltaLedger:
         path = Path(directory).absolute()
         delta_log.check_tail(path / "_delta_log")
         return cls(path, _load(path))
+
+    @property
+    def catalog_id(self) -> str:
+        """The id of the catalog that this ledger was made for; empty for a table that is none."""
+        return str(self._table.metadata().configuration.get(_CATALOG_ID, ""))
 
     @property
     def address(self) -> str:
@@ -167,9 +188,24 @@ class DeltaLedger:
         comes first. Delta's own compaction forgets that order (it was seen to reverse it); where it has run, facts come in the order
         of `seq`, those without one last, and those of one commit in the commit's order.
         """
+        bounds: dict[str, tuple[str, str]] = {}
+        condition = pc.scalar(True)
         wanted = None if kinds is None else frozenset(kinds)
-        paths = sorted(self._files(wanted, job_id), key=lambda path: (_OWN_FILE.fullmatch(path) is not None, path))
-        return list(from_table(self._read(paths, wanted, job_id)))
+        if wanted is not None:
+            if not wanted:
+                return []
+            bounds["kind"] = min(wanted), max(wanted)
+            condition &= pc.field("kind").isin(sorted(wanted))
+        if job_id is not None:
+            bounds["job_id"] = job_id, job_id
+            condition &= pc.field("job_id") == job_id
+        paths = sorted(self._files(bounds), key=lambda path: (_OWN_FILE.fullmatch(path) is not None, path))
+        table = self._read(paths, condition, _columns_of(wanted))
+        return list(from_table(table if all(_OWN_FILE.fullmatch(path) for path in paths) else _by_seq(table)))
+
+    def has_operation(self, operation_id: str) -> bool:
+        paths = list(self._files({"operation_id": (operation_id, operation_id)}))
+        return self._read(paths, pc.field("operation_id") == operation_id, ["kind"]).num_rows > 0
 
     def _move(self) -> None:
         """Bring the table's handle to the newest version."""
@@ -239,40 +275,28 @@ class DeltaLedger:
                 raise DamagedLedgerError(msg) from error
         return facts
 
-    def _files(self, kinds: frozenset[str] | None, job_id: str | None) -> Iterator[str]:
-        """The data files at the held version that may hold such facts, by the statistics in the log."""
+    def _files(self, bounds: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+        """The data files at the held version that may hold rows with every named column within its bounds, by the log's statistics."""
         actions = pa.table(self._table.get_add_actions(flatten=True))
-        keep: Any = pa.chunked_array([pa.repeat(True, actions.num_rows)])
-        for column, low, high in (
-            ("job_id", job_id, job_id),
-            ("kind", min(kinds, default=None) if kinds else None, max(kinds, default=None) if kinds else None),
-        ):
-            if low is None or f"min.{column}" not in actions.column_names:
-                continue
-            possible = pc.and_(pc.less_equal(actions[f"min.{column}"], high), pc.greater_equal(actions[f"max.{column}"], low))
-            keep = pc.and_(keep, pc.fill_null(possible, True))  # a file without statistics may hold anything
+        keep: Any = pa.repeat(True, actions.num_rows)
+        for column, (low, high) in bounds.items():
+            if f"min.{column}" in actions.column_names:
+                possible = pc.and_(pc.less_equal(actions[f"min.{column}"], high), pc.greater_equal(actions[f"max.{column}"], low))
+                keep = pc.and_(keep, pc.fill_null(possible, True))  # a file without statistics may hold anything
         yield from actions["path"].filter(keep).to_pylist()
 
-    def _read(self, paths: Sequence[str], kinds: frozenset[str] | None, job_id: str | None) -> pa.Table:
-        condition = None
-        if kinds is not None:
-            condition = pc.field("kind").isin(sorted(kinds))
-        if job_id is not None:
-            own = pc.field("job_id") == job_id
-            condition = own if condition is None else condition & own
+    def _read(self, paths: Sequence[str], condition: pc.Expression, columns: list[str]) -> pa.Table:
         files = [str(self._directory / path) for path in paths]
         try:
-            table = ds.dataset(files, schema=SCHEMA, format="parquet").to_table(columns=_columns_of(kinds), filter=condition).combine_chunks()
+            return ds.dataset(files, schema=SCHEMA, format="parquet").to_table(columns=columns, filter=condition).combine_chunks()
         except (OSError, pa.ArrowException) as error:
             msg = f"a data file of the ledger {self._directory} cannot be read: {error}; restore it from a backup"
             raise DamagedLedgerError(msg) from error
-        if all(_OWN_FILE.fullmatch(path) for path in paths):
-            return table
-        position = pa.array(range(table.num_rows))
-        order = pc.sort_indices(
-            pa.table({"seq": table["seq"], "position": position}), sort_keys=[("seq", "ascending"), ("position", "ascending")]
-        )
-        return table.take(order)
+
+
+def _by_seq(table: pa.Table) -> pa.Table:
+    keys = pa.table({"seq": table["seq"], "position": pa.array(range(table.num_rows), pa.int64())})
+    return table.take(pc.sort_indices(keys, sort_keys=[("seq", "ascending"), ("position", "ascending")]))
 
 
 def _load(directory: Path) -> DeltaTable:

@@ -101,6 +101,9 @@ class MemoryLedger:
             facts = [fact for fact in facts if getattr(fact, "job_id", None) == job_id]
         return facts
 
+    def has_operation(self, operation_id: str) -> bool:
+        return any(commit.operation_id == operation_id for commit in self._log.commits[: self._version + 1] if commit.facts)
+
 
 def _same(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
     return facts

@@ -97,16 +97,15 @@ def encode(manifest: Manifest) -> bytes:
     columns["file_size_bytes"] = [file and file.size_bytes for file in files]
     columns["file_sha256"] = [file and file.sha256 for file in files]
     columns["file_scope"] = [file and file.scope for file in files]
-    table = pa.table([pa.array(columns[field.name], field.type) for field in CHUNKS], schema=CHUNKS.with_metadata(metadata))
+    table = pa.table([pa.array(columns[field.name], field.type) for field in CHUNKS], schema=CHUNKS)
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd", store_schema=False)
+    with pq.ParquetWriter(sink, CHUNKS, compression="zstd", store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(metadata)  # a schema's own would go only with Arrow's copy of it, in base 64
     data = sink.getvalue()
     at = _digest_offset(data)
-    if at is None:
-        msg = (
-            f"the manifest of checkpoint {manifest.checkpoint_id} has no single place for its digest: does a name contain {_DIGEST_MARK!r}?"
-        )
-        raise ValueError(msg)
+    assert at is not None
+    assert data[at : at + 64] == _ZEROS
     return data[:at] + hashlib.sha256(data).hexdigest().encode() + data[at + 64 :]
 
 
@@ -167,8 +166,8 @@ def verify(data: bytes, path: str) -> None:
 
 
 def _digest_offset(data: bytes) -> int | None:
-    """Where the 64 digits of the digest stand; None unless there is exactly one place."""
-    at = data.find(_DIGEST_MARK)
-    if at < 0 or data.find(_DIGEST_MARK, at + 1) >= 0 or at + len(_DIGEST_MARK) + 64 > len(data):
+    """Where the 64 digits of the digest stand: after the last mark, for a name or an inline state may hold the same bytes."""
+    at = data.rfind(_DIGEST_MARK)
+    if at < 0 or at + len(_DIGEST_MARK) + 64 > len(data):
         return None
     return at + len(_DIGEST_MARK)

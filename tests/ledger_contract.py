@@ -318,6 +318,21 @@ class LedgerContract:
         writer.refresh()
         assert list(writer.scan()) == [dropped(1), dropped(2), dropped(3)]
 
+    def test_an_operation_is_known_by_its_rows_even_where_the_log_no_longer_tells(self, harness: Harness) -> None:
+        stale, writer = harness.open(), harness.open()
+        put(writer, dropped(1), operation_id="mine")
+        writer.refresh()
+        assert writer.has_operation("mine")
+        assert not writer.has_operation("other")
+        assert not stale.has_operation("mine")
+        _write(writer, range(2, 4))
+        harness.compact()
+        harness.clean()
+        with pytest.raises(SnapshotLostError):
+            stale.refresh()
+        assert stale.has_operation("mine")
+        assert not stale.has_operation("other")
+
     def test_make_durable_may_be_called_at_any_version_and_again(self, harness: Harness) -> None:
         ledger = harness.open()
         ledger.make_durable()
@@ -332,5 +347,3 @@ def _write(ledger: Ledger, seqs: Iterable[int]) -> None:
     for seq in seqs:
         put(ledger, dropped(seq), key="job/a")
         ledger.refresh()
-
-

@@ -2,6 +2,8 @@
 
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,7 +36,7 @@ class MemoryHarness:
 class DeltaHarness:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        DeltaLedger.create(directory)
+        DeltaLedger.create(directory, catalog_id="c0ffee")
 
     def open(self) -> DeltaLedger:
         return DeltaLedger.open(self.directory)
@@ -120,11 +122,35 @@ class TestDeltaLedger(LedgerContract):
             "delta.appendOnly": "true",
             "delta.enableExpiredLogCleanup": "false",
             "delta.checkpointInterval": "20",
+            "holdfast.catalogId": "c0ffee",
         }
 
     def test_a_ledger_is_not_made_over_another(self, harness: DeltaHarness) -> None:
         with pytest.raises(AlreadyExistsError):
-            DeltaLedger.create(harness.directory)
+            DeltaLedger.create(harness.directory, catalog_id="other")
+
+    def test_of_several_creations_at_once_exactly_one_succeeds(self, tmp_path: Path) -> None:
+        """Two `DeltaTable.create` both succeeded, the second as version 1 with an id of its own: one catalog got two."""
+        for round_ in range(5):
+            path = tmp_path / str(round_)
+            barrier = threading.Barrier(3)
+
+            def race(catalog_id: str, path: Path = path, barrier: threading.Barrier = barrier) -> str | None:
+                barrier.wait()
+                try:
+                    return DeltaLedger.create(path, catalog_id=catalog_id).catalog_id
+                except AlreadyExistsError:
+                    return None
+
+            with ThreadPoolExecutor(3) as pool:
+                winners = [won for won in pool.map(race, "abc") if won]
+            assert len(winners) == 1
+            assert DeltaLedger.open(path).catalog_id == winners[0]
+            assert os.listdir(path / "_delta_log") == [delta_log.commit_name(0)]
+
+    def test_exists_tells_a_ledger_from_an_empty_place(self, harness: DeltaHarness, tmp_path: Path) -> None:
+        assert DeltaLedger.exists(harness.directory)
+        assert not DeltaLedger.exists(tmp_path / "nothing")
 
     def test_a_ledger_that_is_gone_is_told(self, tmp_path: Path) -> None:
         with pytest.raises(DamagedLedgerError, match="gone"):
@@ -173,13 +199,11 @@ class TestDeltaLedger(LedgerContract):
         ledger.make_durable()
         assert [path.name for path in synced] == ["00000000000000000000.json", "00000000000000000001.json", "_delta_log"]
 
-    def test_a_new_ledger_is_durable_up_to_the_directory_that_was_there(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_new_ledger_is_durable_up_to_the_directory_that_was_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         synced = _record_syncs(monkeypatch)
-        DeltaLedger.create(tmp_path / "new" / "ledger")
+        DeltaLedger.create(tmp_path / "new" / "ledger", catalog_id="c0ffee")
         assert synced == [
-            tmp_path / "new/ledger/_delta_log/00000000000000000000.json",
+            tmp_path / f"new/ledger/_delta_log/.{os.getpid()}-0.tmp",
             tmp_path / "new/ledger/_delta_log",
             tmp_path / "new/ledger",
             tmp_path / "new",
@@ -209,9 +233,9 @@ class TestDeltaLedger(LedgerContract):
         add = next(json.loads(line)["add"] for line in lines if '"add"' in line)
         assert json.loads(add["stats"]) == {
             "numRecords": 2,
-            "minValues": {"kind": "drop", "job_id": "a-00000001", "seq": 7},
-            "maxValues": {"kind": "gone", "job_id": "b", "seq": 7},
-            "nullCount": {"kind": 0, "job_id": 0, "seq": 1},
+            "minValues": {"kind": "drop", "operation_id": "op", "job_id": "a-00000001", "seq": 7},
+            "maxValues": {"kind": "gone", "operation_id": "op", "job_id": "b", "seq": 7},
+            "nullCount": {"kind": 0, "operation_id": 0, "job_id": 0, "seq": 1},
         }
 
 

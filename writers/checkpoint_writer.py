@@ -90,6 +90,7 @@ class CheckpointWriter:
         self._removed: set[tuple[str, str]] = set()
         self._acks: list[Ack] = []
         self._calls = 0
+        self._sealed = False
         self.result: CheckpointResult | None = None
 
     @property
@@ -135,8 +136,13 @@ class CheckpointWriter:
 
     # ---- for the coordinator ----------------------------------------------------------------------------------------
 
+    def close(self) -> None:
+        """After this nothing can be written: it would be lost without a word."""
+        self._sealed = True
+
     def seal(self, retention: Retention, next_attempt: AttemptToken) -> tuple[CommitRequest, Manifest]:
         """Fix the content, write it as `_metadata`, and say what to commit. After this nothing can be written."""
+        self.close()
         carried = [info for info in self._parent.states if info.key not in self._written.keys() | self._removed] if self._parent else []
         states = (*carried, *self._written.values())
         keys = {info.key for info in carried}
@@ -210,6 +216,9 @@ class CheckpointWriter:
         return max(layers, default=-1) + 1
 
     def _free_key(self, state: str) -> tuple[str, str]:
+        if self._sealed:
+            msg = f"checkpoint {self.checkpoint_id} of job {self._job_name!r} has ended: write state {state!r} in the next one"
+            raise RefusedError(msg)
         if not state or not state.isprintable():
             msg = f"{state!r} cannot be the name of a state: give a name of printable characters"
             raise UsageError(msg)
@@ -227,7 +236,7 @@ class CheckpointWriter:
 
 def _checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     try:
-        return None if progress is None else dict(json.loads(json.dumps(progress)))
+        return None if progress is None else dict(json.loads(json.dumps(progress, allow_nan=False)))
     except (TypeError, ValueError) as error:
         msg = f"progress must be a mapping that JSON can hold ({error}): {progress!r}"
         raise UsageError(msg) from error

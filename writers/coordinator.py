@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from holdfast.catalog import lifecycle
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import AttemptEndedError, FencedError, HoldfastError, RefusedError, UnknownOutcomeError
+from holdfast.catalog.errors import AttemptEndedError, FencedError, RefusedError, UnknownOutcomeError
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.manifest import Manifest
@@ -47,6 +47,7 @@ class Coordinator:
         self._manifest: Manifest | None = None  # of the parent, loaded when first needed
         self._opened: AttemptOpened | None = None  # the attempt that the last commit opened
         self._writing = False
+        self._in_doubt = False  # a commit was sent and has not been heard of
 
     @property
     def job_id(self) -> JobId:
@@ -57,6 +58,7 @@ class Coordinator:
 
         It stays readable until this coordinator's next commit; read again from `latest()` after each.
         """
+        self._resolve_doubt()
         manifest = self._parent_manifest()
         return None if manifest is None else Checkpoint(manifest, self._storage)
 
@@ -79,8 +81,7 @@ class Coordinator:
                 yield writer
                 self._commit(writer)
             except UnknownOutcomeError:
-                self._opened = None  # it may have landed: neither abort nor reuse; the next opening reads the ledger
-                raise
+                raise  # it may have landed: neither abort nor reuse; the next opening reads the ledger
             except BaseException as error:
                 self._abort(writer, error)
                 raise
@@ -110,9 +111,10 @@ class Coordinator:
             error.add_note(f"closing the coordinator failed as well: {failure}")
 
     def _open(self, progress: Mapping[str, Any] | None) -> CheckpointWriter:
+        self._resolve_doubt()
+        if self._opened is not None and not self._still_open(self._opened):
+            self._opened = None
         opened, self._opened = self._opened, None
-        if opened is not None and not self._still_open(opened):
-            opened = None
         if opened is None:
             token = AttemptToken(self._environment.new_id())
             opened = self._transactor.run(lambda state: lifecycle.open_checkpoint(state, self._job_id, self.epoch, token, self._parent))
@@ -136,18 +138,28 @@ class Coordinator:
         lifecycle.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
         return opened.attempt in job.open_attempts
 
+    def _resolve_doubt(self) -> None:
+        """After a commit that nobody answered: the job's head says whether it landed, and is what to go on from."""
+        if self._in_doubt:
+            job = self._transactor.fresh().job(self._job_id)
+            lifecycle.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
+            self._parent, self._manifest, self._in_doubt = job.begin, None, False
+
     def _commit(self, writer: CheckpointWriter) -> None:
         next_attempt = AttemptToken(self._environment.new_id())
         request, manifest = writer.seal(self._retention, next_attempt)
+        self._in_doubt = True
         fact: CheckpointCommitted
         fact, self._opened = self._transactor.run(lambda state: _commit(state, self._job_id, request))
         self._parent, self._manifest = Ref(self._job_id, fact.checkpoint_id), manifest
+        self._in_doubt = False
         writer.result = CheckpointResult.of(fact)
 
     def _abort(self, writer: CheckpointWriter, error: BaseException) -> None:
+        writer.close()
         try:
             self._end(writer.attempt, f"{type(error).__name__}: {error}"[:500], writer.acked_files)
-        except HoldfastError as failure:
+        except Exception as failure:  # noqa: BLE001 - the caller's own error matters more
             error.add_note(f"the attempt could not be aborted ({failure}); scrub finds what it left once the attempt is ended")
 
     def _end(self, token: AttemptToken, reason: str, files: Any) -> None:

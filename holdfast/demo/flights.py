@@ -18,8 +18,8 @@ def week_file(directory: Path, week: int) -> Path:
     return directory / f"week-{week:02d}.parquet"
 
 
-def write_weeks(directory: Path) -> int:
-    """Write the input, one file per week; returns how many flights it holds.
+def write_weeks(directory: Path, weeks: int = WEEKS) -> int:
+    """Write the input of the first weeks, one file per week; returns how many flights it holds.
 
     Raises:
         UsageError: the package that holds the flights is not installed.
@@ -30,6 +30,7 @@ def write_weeks(directory: Path) -> int:
 
     directory.mkdir(parents=True, exist_ok=True)
     flights = prepare(pd.read_csv(_data_directory() / "flights.csv.zip", usecols=COLUMNS))
+    flights = flights[flights["week"] <= weeks]
     for week, rows in flights.groupby("week"):
         pq.write_table(pa.Table.from_pandas(rows, preserve_index=False), week_file(directory, int(str(week))))
     airports = pd.read_csv(_data_directory() / "airports.csv", usecols=["faa", "name", "lat", "lon"])

@@ -9,7 +9,8 @@ from tests.support.faults import Faults
 
 
 class FaultyLedger:
-    """Passes every call through `faults`, as verb and what: refresh, append <operation id>, make_durable, scan, facts <version>."""
+    """Passes every call through `faults`, as verb and what: refresh, append <operation id>, make_durable,
+    scan, has_operation <operation id>, facts <version>."""
 
     def __init__(self, inner: Ledger, faults: Faults) -> None:
         self.inner = inner
@@ -45,6 +46,9 @@ class FaultyLedger:
 
     def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None) -> Sequence[Fact]:
         return self.faults.run("scan", "", lambda: self.inner.scan(kinds, job_id))
+
+    def has_operation(self, operation_id: str) -> bool:
+        return self.faults.run("has_operation", operation_id, lambda: self.inner.has_operation(operation_id))
 
     def _refresh(self) -> None:
         try:

@@ -205,6 +205,7 @@ class Reader:
         self.transactor = world.transactor()
         self.opened: AttemptOpened | None = None
         self.todo: list[str] = []
+        self.closing = False  # its release may have landed without an answer
 
     def step(self) -> bool:
         w = self.w
@@ -213,14 +214,14 @@ class Reader:
                 return self.open()
             token = self.opened.attempt
             if token not in w.record.open:
-                if token not in w.killed:
+                if token not in w.killed and not self.closing:
                     raise Violation(f"the pin of reader {token} was taken away")
                 return False
             if self.todo:
                 if (path := self.todo.pop()) not in w.storage.objects:
                     raise Violation(f"a reader lost {path} under its pin")
                 return True
-            job = self.opened.job_id
+            job, self.closing = self.opened.job_id, True
             self.transactor.run(lambda state: lifecycle.end_attempt(state, job, token, Status.RELEASED, None))
         except RetryError:
             return True
@@ -357,7 +358,7 @@ def step(w: World) -> None:
         operate(w)
     elif roll < 0.21:
         w.deliver()
-    elif roll < 0.4 and w.power_fails():
+    elif w.power_fails():
         w.lose_power()
     else:
         w.run(w.random.choice(w.actors[-6:]))

@@ -16,7 +16,7 @@ from holdfast.catalog.cleanup import References
 from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
 from holdfast.catalog.storage_memory import MemoryStorage
-from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.transactions import READ_BACKS, Transactor
 from holdfast.catalog.types import AttemptToken, Chunk, FileId, JobId
 from tests.support.faults import Crash
 
@@ -67,6 +67,13 @@ class ModelLedger(MemoryLedger):
     def __init__(self, world: "World") -> None:
         super().__init__(world.log)
         self._world = world
+        self._blind = 0
+
+    def refresh(self):
+        if self._blind:
+            self._blind -= 1
+            raise OSError("the log cannot be read")
+        return super().refresh()
 
     def append(self, facts, *, keys, operation) -> None:
         fate = self._world.fate()
@@ -78,7 +85,9 @@ class ModelLedger(MemoryLedger):
         self._world.observe()
         if fate == "dies after":  # visible to all, durable for none
             raise Crash(fate)
-        if fate == "response lost":
+        if fate == "outcome unknown":
+            self._blind = READ_BACKS
+        if fate in ("response lost", "outcome unknown"):
             raise OSError(fate)
 
 
@@ -153,6 +162,7 @@ class World:
         self.operator = self.transactor()
         for job in JOBS:
             self.operator.run(lambda state, job=job: lifecycle.register(state, job, job[0], 128))
+        self.log.durable_version = self.log.version
         self.calm = False
 
     # ---- processes --------------------------------------------------------------------------------------------------
@@ -164,13 +174,10 @@ class World:
     def fate(self) -> str:
         """What happens to a process around its next commit."""
         roll = 1.0 if self.calm else self.random.random()
-        if roll < 0.01:
-            return "dies before"
-        if roll < 0.05:
-            return "dies after"
-        if roll < 0.07:
-            return "response lost"
-        return "refused" if roll < 0.08 else ""
+        if roll < 0.04:
+            return ("dies before", "response lost", "outcome unknown", "refused")[int(roll * 100)]
+        # Once a sync has failed the next is likely to: several commits on end that are visible and not durable.
+        return "dies after" if roll < (0.4 if self.unsynced else 0.08) else ""
 
     def run(self, actor) -> None:
         """One step of one process; it leaves when it is done or dies."""
@@ -214,7 +221,11 @@ class World:
 
     def power_fails(self) -> bool:
         """More often while something would be lost by it."""
-        return self.random.random() < (0.1 if self.log.durable_version < self.log.version else 0.003)
+        return self.random.random() < (0.08 if self.unsynced else 0.003)
+
+    @property
+    def unsynced(self) -> bool:
+        return self.log.durable_version < self.log.version
 
     def lose_power(self) -> None:
         """Every process dies, and every commit that nobody made durable is gone. What anybody was told stays true (I7)."""

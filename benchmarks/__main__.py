@@ -1,0 +1,80 @@
+"""`python -m benchmarks [NAME] [--json]`: run benchmarks and print each figure with its goal.
+
+It exits 0 whether or not a goal holds; anything else means that a benchmark crashed, or that two sides disagreed on an answer.
+"""
+
+import argparse
+import importlib
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import harness
+from benchmarks.harness import Result
+
+ABOUT = {
+    "commit": "a checkpoint's commit to the ledger, against one Parquet file and one Delta commit with the same syncs; and how it grows",
+    "full_checkpoint": "a checkpoint of 10 million rows, against df.write.parquet",
+    "restore": "reading it back, verified and not, against spark.read.parquet of the same files",
+    "garbage": "the cleanup query over a million references, against hand-written DuckDB over the same files",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what was asked for; the exit code."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    names = list(ABOUT) if chosen.name == "all" else [chosen.name]
+    crashed = []
+    for name in names:
+        try:
+            with tempfile.TemporaryDirectory(prefix=f"holdfast-{name}-") as scratch:
+                run_one(name, _load(name), Path(scratch), as_json=chosen.json)
+        except Exception:  # noqa: BLE001 - the others are still worth running; the exit code tells
+            traceback.print_exc()
+            crashed.append(name)
+    if crashed:
+        print(f"crashed: {', '.join(crashed)}", file=sys.stderr)
+    return 1 if crashed else 0
+
+
+def run_one(name: str, run: Callable[[Path], list[Result]], scratch: Path, *, as_json: bool) -> None:
+    """One benchmark in a directory of its own; a line for each goal, or a few for people."""
+    machine = harness.machine(str(scratch))
+    if not as_json:
+        versions = ", ".join(f"{package} {number}" for package, number in machine["versions"].items())
+        print(f"== {name}: {ABOUT.get(name, '')}")
+        print(f"   {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['filesystem']}, load {machine['load_1m']}")
+        print(f"   python {machine['python']}, {versions}")
+    for result in run(scratch):
+        print(result.as_json(machine) if as_json else result.as_text(), flush=True)
+
+
+def _load(name: str) -> Callable[[Path], list[Result]]:
+    """The benchmark's `run`. Imported only now: `commit` and `garbage` need no Spark."""
+    run: Callable[[Path], list[Result]] = importlib.import_module(f"benchmarks.{name}").run
+    return run
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, ABOUT))
+    listing = "\n".join(f"  {name:{width}}  {about}" for name, about in ABOUT.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure Holdfast against the least that the same work can cost, in interleaved runs, and say whether the goals hold.",
+        epilog=(
+            f"benchmarks:\n{listing}\n\n"
+            "Each takes up to five minutes on two cores and works in a temporary directory (TMPDIR chooses the disk; mind that\n"
+            "on tmpfs a sync costs nothing). The exit code is 0 whether or not a goal holds, and 1 if a benchmark crashed."
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="?", default="all", choices=["all", *ABOUT], help="which one (default: all)")
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each goal, and nothing else, on standard output")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""`commit`: what a checkpoint's commit to the ledger costs, and how that grows with the number of commits.
+
+Ours is the transaction that a coordinator runs (`lifecycle.commit_checkpoint` through a `Transactor` on a `DeltaLedger`): decide,
+write, commit, find the own operation, make it durable. Each checkpoint replaces two states of two files each, retention drops
+the oldest, and the next attempt is opened, as in a job that goes on. Neither state files nor a manifest are written.
+
+The floor is the least that puts the same rows into a Delta table durably: the ready Arrow table as one Parquet file, with a column
+only where there is a value; a commit with no key, on a long-lived handle; the refresh; the same four syncs.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.transaction import AddAction
+
+from benchmarks.harness import Result, interleave, ratio, seconds, spread
+from holdfast.catalog import lifecycle, paths
+from holdfast.catalog.clock import SystemEnvironment
+from holdfast.catalog.commit_rule import Identity
+from holdfast.catalog.facts import CheckpointCommitted, Fact
+from holdfast.catalog.ledger_delta import CONFIGURATION, DeltaLedger
+from holdfast.catalog.lifecycle import CommitRequest, Transaction
+from holdfast.catalog.schema import SCHEMA, Operation, to_table
+from holdfast.catalog.state import CatalogState
+from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import (
+    Ack,
+    AttemptToken,
+    CheckpointId,
+    CheckpointMetrics,
+    Chunk,
+    FileId,
+    KeepLast,
+    Role,
+    Scope,
+    StateInfo,
+    StoredFile,
+)
+
+COMMITS = 2_000
+WARM_UP = 50
+EDGE = 100  # growth compares this many commits at each end
+AT_MOST, GROWTH_AT_MOST = 1.3, 3.0
+
+STATES = ("per_aircraft", "per_route")
+FILES_PER_STATE = 2
+SCHEMA_JSON = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in (("tailnum", "string"), ("flights", "long"), ("distance", "long"), ("mean_delay", "double"), ("last", "string"))
+        ],
+    }
+)
+
+
+def run(scratch: Path, commits: int = COMMITS, warm_up: int = WARM_UP, edge: int = EDGE) -> list[Result]:
+    """`p50` over all commits, and `growth` from the first `edge` of them to the last."""
+    _take_turns(scratch / "warm-up", warm_up)
+    ours, floor = _take_turns(scratch / "measured", commits)
+    first, last = ours[:edge], ours[-edge:]
+    p50 = Result(
+        benchmark="commit",
+        measures="p50",
+        ratio=ratio(ours, floor),
+        at_most=AT_MOST,
+        figures={"holdfast": spread(ours, "ms"), "floor": spread(floor, "ms")},
+    )
+    growth = Result(
+        benchmark="commit",
+        measures="growth",
+        ratio=ratio(last, first),
+        at_most=GROWTH_AT_MOST,
+        figures={
+            "commits": commits,
+            "first": spread(first, "ms"),
+            "last": spread(last, "ms"),
+            "floor_first": spread(floor[:edge], "ms"),
+            "floor_last": spread(floor[-edge:], "ms"),
+        },
+    )
+    return [p50, growth]
+
+
+def _take_turns(directory: Path, commits: int) -> tuple[list[float], list[float]]:
+    job, floor = Job.start(directory / "ledger"), Floor.create(directory / "floor")
+    taken = interleave({"holdfast": job.commit, "floor": lambda _: floor.commit(job.facts)}, commits, what="commit")
+    return taken["holdfast"], taken["floor"]
+
+
+@dataclass(slots=True)
+class Job:
+    """A job's coordinator, as far as the ledger sees it."""
+
+    transactor: Transactor
+    environment: SystemEnvironment
+    job_id: paths.JobId
+    attempt: AttemptToken
+    parent: tuple[Chunk, ...] = ()
+    number: int = 1
+    facts: Sequence[Fact] = field(default_factory=list)  # of the last commit
+
+    @classmethod
+    def start(cls, directory: Path) -> "Job":
+        environment = SystemEnvironment()
+        transactor = Transactor(DeltaLedger.create(directory, catalog_id=environment.new_id()), environment)
+        job_id, token = paths.new_job_id("flights", environment.new_id()), AttemptToken(environment.new_id())
+        transactor.run(lambda state: lifecycle.register(state, job_id, "flights", 128))
+        transactor.keep_handles_of(job_id)
+        epoch: int = transactor.run(lambda state: lifecycle.start(state, job_id, None))
+        transactor.run(lambda state: lifecycle.open_checkpoint(state, job_id, epoch, token, None))
+        return cls(transactor, environment, job_id, token)
+
+    def commit(self, _: int) -> float:
+        """The seconds of one checkpoint's commit. Its request, which the writers make, is ready before."""
+        request = self._request()
+
+        def decide(state: CatalogState) -> Transaction:
+            transaction = lifecycle.commit_checkpoint(state, self.job_id, request)
+            self.facts = transaction.facts
+            return transaction
+
+        taken = seconds(lambda: self.transactor.run(decide))
+        assert isinstance(self.facts[0], CheckpointCommitted)
+        assert request.next_attempt is not None
+        self.attempt, self.parent, self.number = request.next_attempt, request.content, self.number + 1
+        return taken
+
+    def _request(self) -> CommitRequest:
+        acks = tuple(self._ack(call, state) for call, state in enumerate(STATES))
+        content = tuple(chunk for ack in acks for chunk in ack.chunks)
+        inherited: frozenset[Identity] = frozenset(chunk.identity for chunk in self.parent)
+        return CommitRequest(
+            attempt=self.attempt,
+            content=content,
+            states=tuple(_info(ack) for ack in acks),
+            inherited=inherited,
+            files=tuple(file for ack in acks for file in ack.files),
+            acks=acks,
+            manifest=StoredFile(
+                file_id=paths.manifest_file_id(self.attempt),
+                path=paths.manifest_path(self.job_id, CheckpointId(self.number)),
+                size_bytes=12_345,
+                sha256=self._digest(),
+                scope=Scope.EXCLUSIVE,
+            ),
+            progress={"week": self.number},
+            retention=KeepLast(count=3),
+            next_attempt=AttemptToken(self.environment.new_id()),
+        )
+
+    def _ack(self, call: int, state: str) -> Ack:
+        directory = paths.native_directory(self.job_id, CheckpointId(self.number), self.attempt, call)
+        files = tuple(
+            StoredFile(
+                file_id=paths.file_id(self.attempt, call, i),
+                path=f"{directory}/part-{i:05d}-{self._digest()[:36]}-c000.snappy.parquet",
+                size_bytes=1_000_000 + 1_000 * self.number + i,
+                sha256=self._digest(),
+                scope=Scope.SHARED,
+            )
+            for i in range(FILES_PER_STATE)
+        )
+        return Ack(
+            checkpoint_id=CheckpointId(self.number),
+            attempt=self.attempt,
+            operator="main",
+            state=state,
+            subtask=None,
+            files=files,
+            chunks=tuple(_chunk(state, file.file_id, file) for file in files),
+            metrics=CheckpointMetrics(bytes_written=sum(file.size_bytes for file in files), rows=40_000, upload_ms=310, digest_ms=12),
+        )
+
+    def _digest(self) -> str:
+        return "".join(self.environment.new_id() for _ in range(4))
+
+
+@dataclass(slots=True)
+class Floor:
+    """The same rows into a table of their own by the fewest calls that are durable."""
+
+    directory: Path
+    table: DeltaTable
+    commits: int = 0
+
+    @classmethod
+    def create(cls, directory: Path) -> "Floor":
+        directory.mkdir(parents=True)
+        return cls(directory, DeltaTable.create(directory, SCHEMA, configuration=CONFIGURATION))
+
+    def commit(self, facts: Sequence[Fact]) -> float:
+        """The seconds of one commit of these facts, whose Arrow table is ready before."""
+        environment = SystemEnvironment()
+        rows = to_table(facts, Operation(operation_id=environment.new_id(), at=environment.now(), by=environment.actor))
+        filled = [name for name in rows.column_names if rows[name].null_count < rows.num_rows]
+        narrow, schema = rows.select(filled), self.table.schema()
+        self.commits += 1
+        return seconds(lambda: self._commit(narrow, schema, f"part-{self.commits:08d}.parquet"))
+
+    def _commit(self, rows: pa.Table, schema: object, name: str) -> None:
+        path = self.directory / name
+        pq.write_table(rows, path)
+        _sync(path)
+        _sync(self.directory)
+        self.table.create_write_transaction(
+            [AddAction(name, path.stat().st_size, {}, 0, True, json.dumps({"numRecords": rows.num_rows}))],
+            mode="append",
+            schema=schema,  # type: ignore[arg-type]  # deltalake's own Schema
+            partition_by=[],
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+        )
+        self.table.update_incremental()
+        log = self.directory / "_delta_log"
+        _sync(log / f"{self.table.version():020d}.json")
+        _sync(log)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _chunk(state: str, file_id: FileId, file: StoredFile) -> Chunk:
+    return Chunk(
+        operator="main",
+        state=state,
+        file_id=file_id,
+        scope=file.scope,
+        role=Role.BASE,
+        layer=0,
+        offset_bytes=0,
+        length_bytes=file.size_bytes,
+        sha256=file.sha256,
+        rows=20_000,
+        key_group_from=0,
+        key_group_to=127,
+    )
+
+
+def _info(ack: Ack) -> StateInfo:
+    return StateInfo(
+        operator=ack.operator,
+        state=ack.state,
+        format="parquet",
+        key_columns=("tailnum",),
+        schema=SCHEMA_JSON,
+        rows=ack.metrics.rows,
+        total_bytes=ack.metrics.bytes_written,
+    )

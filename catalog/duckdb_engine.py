@@ -1,0 +1,121 @@
+"""DuckDB over the ledger: the only module that knows it. Nothing here touches the network or writes."""
+
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import duckdb_extension_delta
+
+from holdfast.catalog.cleanup import GarbageFile
+from holdfast.catalog.errors import DamagedLedgerError, FormatError, UsageError
+from holdfast.catalog.types import FileId, JobId
+from holdfast.catalog.views import Engine, views_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_GARBAGE_COLUMNS = "file_id, job_id, path, size_bytes"
+
+
+def connect(ledger_address: str, *, version: int | None = None) -> duckdb.DuckDBPyConnection:
+    """A read-only connection with the views of the ledger at this path, times in UTC.
+
+    With a version, every statement sees the ledger at that version. Without, each statement (or explicit transaction) sees one
+    snapshot, the newest when it began.
+    Raises:
+        UsageError: no delta extension is installed for this duckdb, or there is no such version.
+        DamagedLedgerError: there is no ledger, or it cannot be read.
+        FormatError: it lacks columns that the views need.
+    """
+    connection = offline_connection()
+    try:
+        _load_delta(connection)
+        _attach(connection, ledger_address, version)
+        # The attached table is named by itself alone: the snapshot is the transaction's, or the pinned one.
+        connection.execute("CREATE TEMP VIEW facts AS SELECT * FROM ledger")
+        _create_views(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def offline_connection() -> duckdb.DuckDBPyConnection:
+    """A connection in memory that never goes to the network, times in UTC; for `views_over`, say."""
+    connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def views_over(connection: duckdb.DuckDBPyConnection, facts_table: "pa.Table") -> None:
+    """Create the views in a connection, over facts in memory (`schema.to_table`). Replaces those made before; sets the zone to UTC."""
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.register("facts", facts_table)
+    _create_views(connection)
+
+
+def unreferenced_files(connection: duckdb.DuckDBPyConnection) -> list[GarbageFile]:
+    """The files that cleanup may take now: the view `unreferenced_files`, in the order of file ids."""
+    return _garbage(connection, f"SELECT {_GARBAGE_COLUMNS} FROM unreferenced_files ORDER BY file_id")
+
+
+def condemned_files(connection: duckdb.DuckDBPyConnection) -> list[GarbageFile]:
+    """The files that some run condemned and none has called gone, in the order of file ids."""
+    return _garbage(connection, f"SELECT {_GARBAGE_COLUMNS} FROM files WHERE status = 'condemned' ORDER BY file_id")
+
+
+def extension_path() -> Path:
+    """Where the delta extension for this very version of duckdb is installed.
+
+    Raises:
+        UsageError: it is not; the two packages have different versions.
+    """
+    folder = Path(duckdb_extension_delta.__file__).parent / "extensions"
+    path = folder / f"v{duckdb.__version__}" / "delta.duckdb_extension"
+    if not path.is_file():
+        installed = metadata.version("duckdb-extension-delta")
+        msg = (
+            f"duckdb is {duckdb.__version__} and duckdb-extension-delta {installed}: the extension loads into its own version only; "
+            f"install duckdb-extension-delta=={duckdb.__version__}"
+        )
+        raise UsageError(msg)
+    return path
+
+
+def _load_delta(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute(f"LOAD {_literal(str(extension_path()))}")
+
+
+def _attach(connection: duckdb.DuckDBPyConnection, ledger_address: str, version: int | None) -> None:
+    # READ_ONLY: without it, an INSERT of an analyst would be committed beside delta-rs.
+    at = "" if version is None else f", PIN_SNAPSHOT, VERSION {int(version)}"
+    try:
+        connection.execute(f"ATTACH {_literal(ledger_address)} AS ledger (TYPE delta, READ_ONLY{at})")
+        connection.execute("SELECT kind FROM ledger LIMIT 0")
+    except duckdb.Error as error:
+        if version is not None:
+            msg = f"the ledger {ledger_address} cannot be read at version {version}: {error}; give a version that its log still has"
+            raise UsageError(msg) from error
+        msg = f"the ledger {ledger_address} cannot be read: {error}; nothing was changed: open the catalog to have its log examined"
+        raise DamagedLedgerError(msg) from error
+
+
+def _create_views(connection: duckdb.DuckDBPyConnection) -> None:
+    try:
+        for name, select in views_for(Engine.DUCKDB).items():
+            connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {select}")
+    except duckdb.BinderException as error:
+        msg = f"the facts lack a column that the views need: {error}; read this ledger with the version that wrote it"
+        raise FormatError(msg) from error
+
+
+def _garbage(connection: duckdb.DuckDBPyConnection, query: str) -> list[GarbageFile]:
+    return [
+        GarbageFile(file_id=FileId(file_id), job_id=JobId(job_id), path=path, size_bytes=size_bytes)
+        for file_id, job_id, path, size_bytes in connection.execute(query).fetchall()
+    ]
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

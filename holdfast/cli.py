@@ -1,0 +1,237 @@
+"""The command line: parses, calls one function of the front door, prints. One table maps errors to exit codes."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from holdfast import report
+from holdfast.catalog.clock import VERSION
+from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError, HoldfastError, RetryError, UsageError
+from holdfast.facade import Catalog, open_catalog
+
+OK, DIFFERENCES, USAGE, RETRY, CORRUPTION, ENDED, MACHINE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+
+# The first line whose class fits decides. What fits none is a bug, and shows its traceback.
+EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (UsageError, USAGE),
+    (RetryError, RETRY),
+    (CorruptionError, CORRUPTION),
+    (FencedError, ENDED),
+    (AttemptEndedError, ENDED),
+    (HoldfastError, RETRY),
+    (OSError, MACHINE),
+)
+
+EPILOG = """\b
+Exit codes:
+  0  done
+  1  verify found damage, vacuum or scrub could not delete a file, or the demo found a difference
+  2  the call cannot succeed as it stands (no such catalog, refused, wrong SQL)
+  3  lost its races, or the outcome is unknown: look, then try again
+  4  corruption: bytes are missing or wrong
+  5  a newer coordinator has started, or the attempt was ended
+  6  the machine refused (permissions, full disk)"""
+
+ORDER = "job, checkpoint_id"
+PATH = click.argument("path", type=click.Path(path_type=str))
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing; show what would be done.")
+
+
+def exit_code(error: Exception) -> int | None:
+    """The code for an error; None if it is not one that a user could do something about."""
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), None)
+
+
+class Commands(click.Group):
+    """Turns errors of the catalog into one line on standard error and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except BrokenPipeError:
+            _quiet_exit()
+        except Exception as error:
+            code = exit_code(error)
+            if code is None:
+                raise
+            click.echo(f"holdfast: {' '.join(str(error).split())}", err=True)
+            ctx.exit(code)
+
+
+@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="holdfast")
+def main() -> None:
+    """Transactional checkpoint catalogs on Delta Lake.
+
+    PATH is the directory of a catalog, the one with holdfast.json in it.
+    """
+
+
+@main.command()
+@PATH
+@DRY_RUN
+@JSON
+def vacuum(path: str, *, dry_run: bool, as_json: bool) -> None:
+    """Delete the files that no live or pinned checkpoint refers to.
+
+    Runs beside writers at any time; safe to interrupt and to repeat.
+    """
+    with open_catalog(path) as catalog, report.progress_bar("vacuum") as show:
+        done = catalog.vacuum(dry_run=dry_run, progress=show)
+    _print(done, report.vacuum_lines(done, dry_run=dry_run), as_json=as_json)
+    _exit_if(bool(done.failed), DIFFERENCES)
+
+
+@main.command()
+@PATH
+@DRY_RUN
+@JSON
+def scrub(path: str, *, dry_run: bool, as_json: bool) -> None:
+    """Find and delete what killed or aborted attempts left in storage.
+
+    Lists all of storage. Foreign files are reported and never touched.
+    """
+    with open_catalog(path) as catalog, report.progress_bar("scrub") as show:
+        done = catalog.scrub(dry_run=dry_run, progress=show)
+    _print(done, report.scrub_lines(done, dry_run=dry_run), as_json=as_json)
+    _exit_if(bool(done.failed), DIFFERENCES)
+
+
+@main.command()
+@PATH
+@JSON
+def verify(path: str, *, as_json: bool) -> None:
+    """Read every file of every live checkpoint and compare it with the digest that was committed."""
+    with open_catalog(path) as catalog, report.progress_bar("verify") as show:
+        done = catalog.verify(progress=show)
+    _print(done, report.verify_lines(done), as_json=as_json)
+    _exit_if(bool(done.damages), DIFFERENCES)
+
+
+@main.command()
+@PATH
+@click.option("--job", help="Only those of this job.")
+@click.option("--all", "also_dropped", is_flag=True, help="Dropped ones too.")
+@JSON
+def checkpoints(path: str, *, job: str | None, also_dropped: bool, as_json: bool) -> None:
+    """List the checkpoints: what each cost, what it carried, and how far the job was."""
+    with open_catalog(path) as catalog:
+        _print_query(catalog, report.checkpoints_query(also_dropped=also_dropped), [job, job], as_json=as_json)
+
+
+@main.command()
+@PATH
+@JSON
+def jobs(path: str, *, as_json: bool) -> None:
+    """List the jobs, each with the checkpoint that it continues from."""
+    with open_catalog(path) as catalog:
+        _print_query(catalog, "SELECT * FROM jobs ORDER BY job", [], as_json=as_json)
+
+
+@main.command()
+@PATH
+@click.argument("query")
+@JSON
+def sql(path: str, query: str, *, as_json: bool) -> None:
+    """Ask the catalog's views by SQL (DuckDB, read-only).
+
+    Views: jobs, attempts, checkpoints, states, handles, files, checkpoint_files, holds, unreferenced_files, ack_metrics, maintenance_runs.
+    """
+    with open_catalog(path) as catalog:
+        _print_query(catalog, query, [], as_json=as_json)
+
+
+@main.command()
+@PATH
+@click.argument("job")
+@click.argument("checkpoint_id", metavar="N", type=int)
+@click.option("--reason", default="dropped by an operator", show_default=True, help="Kept with the checkpoint.")
+@JSON
+def drop(path: str, job: str, checkpoint_id: int, *, reason: str, as_json: bool) -> None:
+    """Drop checkpoint N of JOB: no longer live, its files go with the next vacuum. Refused for the head and while held."""
+    _change(path, lambda c: c.drop(job, checkpoint_id, reason), f"dropped checkpoint {checkpoint_id} of job {job!r}", as_json=as_json)
+
+
+@main.command()
+@PATH
+@click.argument("job")
+@click.argument("checkpoint_id", metavar="N", type=int)
+@click.argument("name")
+@click.option("--note", help="Why it is held.")
+@JSON
+def hold(path: str, job: str, checkpoint_id: int, name: str, *, note: str | None, as_json: bool) -> None:
+    """Keep checkpoint N of JOB from retention and drop, until `unhold` with the same NAME."""
+    told = f"checkpoint {checkpoint_id} of job {job!r} is held as {name!r}"
+    _change(path, lambda c: c.hold(job, checkpoint_id, name, note), told, as_json=as_json)
+
+
+@main.command()
+@PATH
+@click.argument("job")
+@click.argument("checkpoint_id", metavar="N", type=int)
+@click.argument("name")
+@JSON
+def unhold(path: str, job: str, checkpoint_id: int, name: str, *, as_json: bool) -> None:
+    """End the hold NAME of checkpoint N of JOB."""
+    told = f"checkpoint {checkpoint_id} of job {job!r} is no longer held as {name!r}"
+    _change(path, lambda c: c.unhold(job, checkpoint_id, name), told, as_json=as_json)
+
+
+@main.command()
+@PATH
+@click.argument("job")
+@click.argument("attempt")
+@click.option("--reason", default="killed by an operator", show_default=True, help="Kept with the attempt.")
+@JSON
+def kill(path: str, job: str, attempt: str, *, reason: str, as_json: bool) -> None:
+    """End an open ATTEMPT of JOB whose process seems gone. A wrong guess is safe: its commit then fails."""
+    _change(path, lambda c: c.kill(job, attempt, reason), f"killed attempt {attempt} of job {job!r}", as_json=as_json)
+
+
+@main.command()
+@click.option("--directory", type=click.Path(path_type=Path, file_okay=False), default="demo-output", show_default=True, help="Where to work.")
+@click.option("--keep", is_flag=True, help="Keep the catalog, to look around in it.")
+@JSON
+def demo(directory: Path, *, keep: bool, as_json: bool) -> None:
+    """A Spark job over a year of flights: killed three times, resumed, cleaned up beside it, and compared with a plain aggregation.
+
+    Needs Java 17 and holdfast[demo]. Takes some minutes on two cores.
+    """
+    from holdfast.demo.command import run
+
+    sys.exit(run(directory, keep=keep, as_json=as_json))
+
+
+def _change(path: str, change: Callable[[Catalog], None], told: str, *, as_json: bool) -> None:
+    with open_catalog(path) as catalog:
+        change(catalog)
+    _print({"done": told}, [told], as_json=as_json)
+
+
+def _print_query(catalog: Catalog, query: str, values: list[Any], *, as_json: bool) -> None:
+    columns, rows = report.ask(catalog, query, values)
+    _print([dict(zip(columns, row, strict=True)) for row in rows], report.table_lines(columns, rows), as_json=as_json)
+
+
+def _print(value: Any, lines: Any, *, as_json: bool) -> None:
+    if as_json:
+        report.print_json(value)
+    else:
+        report.print_lines(lines)
+
+
+def _exit_if(condition: bool, code: int) -> None:
+    if condition:
+        sys.exit(code)
+
+
+def _quiet_exit() -> NoReturn:
+    """The reader of our output is gone (`| head`): nothing more can be said to it, at the interpreter's end neither."""
+    sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - lives as long as the process
+    sys.exit(OK)

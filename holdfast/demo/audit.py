@@ -1,0 +1,104 @@
+"""The end of the demo: what is left after everything was killed, cleaned and read back, and whether all of it is as it must be."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.demo.states import KEEP
+from holdfast.demo.views import COSTS, PLAIN_COLUMNS
+from holdfast.facade import Catalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """A SIGKILL: where, in which week, how many processes it ended, and with which week the next driver went on."""
+
+    place: str
+    week: int
+    processes: int
+    resumed_week: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """Everything that the demo saw. `problems` says what it must not have seen; empty if all is well."""
+
+    flights: int = 0
+    weeks: int = 0
+    checkpoints: int = 0
+    kills: list[Kill] = field(default_factory=list)
+    vacuums: int = 0
+    vacuumed_files: int = 0
+    vacuumed_bytes: int = 0
+    taken_over_files: int = 0
+    orphans: int = 0
+    orphan_bytes: int = 0
+    foreign_files: int = 0
+    left_orphans: int = 0
+    verified_files: int = 0
+    verified_bytes: int = 0
+    damages: list[str] = field(default_factory=list)
+    chk_directories: list[str] = field(default_factory=list)
+    compared: list[dict[str, Any]] = field(default_factory=list)
+    counted_flights: int = 0
+    costs: list[list[int]] = field(default_factory=list)
+    spark_costs: list[list[int]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "cost_columns": list(PLAIN_COLUMNS), "problems": find_problems(self)}
+
+
+def clean_up(catalog: Catalog, result: Result) -> None:
+    """The last vacuum, and a scrub for what no row names; then a second look, which must find nothing."""
+    vacuumed = catalog.vacuum()
+    result.vacuums += 1
+    result.vacuumed_files += vacuumed.deleted_files
+    result.vacuumed_bytes += vacuumed.deleted_bytes
+    result.taken_over_files += len(vacuumed.plan.condemned)
+    scrubbed = catalog.scrub()
+    result.orphans, result.orphan_bytes = scrubbed.deleted_files, scrubbed.deleted_bytes
+    result.foreign_files = len(scrubbed.plan.foreign)
+    again = catalog.plan_scrub()
+    result.left_orphans = len(again.orphans) + len(again.in_flight) + len(again.directories) + len(catalog.plan_vacuum().unreferenced)
+
+
+def read_back(catalog: Catalog, result: Result) -> None:
+    """Every file of every live checkpoint by its digest, the directories that are left, and what each checkpoint cost."""
+    verified = catalog.verify()
+    result.verified_files, result.verified_bytes = verified.files, verified.size_bytes
+    result.damages = [f"{damage.path}: {damage.what}" for damage in verified.damages]
+    result.chk_directories = sorted(path.name for path in Path(catalog.address).glob("jobs/*/chk-*"))
+    with catalog.duckdb() as connection:
+        result.costs = [[int(value) for value in row] for row in connection.execute(COSTS).fetchall()]
+        row = connection.execute("SELECT count(*) FROM checkpoints").fetchone()
+        result.checkpoints = int(row[0]) if row else 0
+
+
+def find_problems(result: Result) -> list[str]:
+    """What differs from what was promised, in words; nothing here forgives."""
+    problems = list(result.damages)
+    for state in result.compared:
+        if state["differences"] or state["rows"] != state["plain_rows"] or not state["rows"]:
+            problems.append(f"{state['state']} differs from the plain aggregation: {state}")
+    expected = {
+        "states compared": (len(result.compared), 2),
+        "checkpoints committed": (result.checkpoints, result.weeks),
+        "flights counted by the job": (result.counted_flights, result.flights),
+        "chk-* directories": (len(result.chk_directories), KEEP),
+        "live checkpoints": (len(result.costs), KEEP),
+        "foreign files": (result.foreign_files, 0),
+        "files left after vacuum and scrub": (result.left_orphans, 0),
+        "what Spark SQL says": (result.spark_costs, result.costs),
+    }
+    problems += [f"{what}: {found}, not {wanted}" for what, (found, wanted) in expected.items() if found != wanted]
+    if not result.orphans:
+        problems.append("scrub found nothing, although drivers were killed in the middle of their work")
+    if not result.verified_files:
+        problems.append("there was no file to verify")
+    problems += [
+        f"killed in week {kill.week}, the job went on with week {kill.resumed_week}"
+        for kill in result.kills
+        if kill.resumed_week not in (kill.week, kill.week + 1)  # the next one, if the kill came between a commit and its telling
+    ]
+    return problems

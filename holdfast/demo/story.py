@@ -1,0 +1,163 @@
+"""The parent: starts the job and the vacuum, kills them where it hurts, starts them again, and looks at what is left."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from holdfast.catalog.errors import UsageError
+from holdfast.demo.audit import Kill, Result, clean_up, read_back
+from holdfast.demo.cleaner import ENOUGH
+from holdfast.demo.flights import WEEKS, write_weeks
+from holdfast.demo.places import Places
+from holdfast.demo.processes import Child, ChildFailedError, Event
+from holdfast.demo.stops import COMMIT, DELETION, UPLOAD
+from holdfast.facade import open_catalog
+
+MARK = ".holdfast-demo"  # in the demo's directory: what has it may be replaced by the next run
+LOOK_EVERY_S = 0.05
+TIMEOUT_S = 600
+
+Progress = Callable[[int, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedKill:
+    """Where to kill the driver, and in which week at the earliest."""
+
+    place: str
+    week: int
+
+
+KILLS = (PlannedKill(place=UPLOAD, week=9), PlannedKill(place=COMMIT, week=22), PlannedKill(place=DELETION, week=37))
+
+
+def run_demo(directory: Path, *, weeks: int = WEEKS, kills: tuple[PlannedKill, ...] = KILLS, progress: Progress | None = None) -> Result:
+    """The whole demo in a directory, which keeps the catalog, the logs and nothing that another run would trip over.
+
+    `progress` hears of the week reached and of what is going on.
+    Raises:
+        UsageError: the directory holds something that is not a demo's, or the flights are not installed.
+        ChildFailedError: the job, the vacuum or the comparison failed by itself.
+    """
+    story = Story(Places(prepare_directory(directory)), weeks, progress or (lambda _week, _what: None))
+    with story.timed("input"):
+        story.progress(0, "writing the input")
+        story.result.flights = write_weeks(story.places.input, weeks)
+    with story.timed("replay"):
+        story.replay(kills)
+    with story.timed("cleanup"):
+        story.clean()
+    with story.timed("comparison"):
+        story.compare()
+    for scratch in (story.places.scratch, story.places.input):
+        shutil.rmtree(scratch, ignore_errors=True)
+    return story.result
+
+
+def prepare_directory(directory: Path) -> Path:
+    """An empty directory for the demo; that of an earlier run is emptied. Raises UsageError for one that holds anything else."""
+    root = directory.absolute()
+    if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not (root / MARK).exists())):
+        msg = f"{root} holds something that is not a demo's: give an empty or new directory"
+        raise UsageError(msg)
+    if root.exists():
+        shutil.rmtree(root)
+    root.mkdir(parents=True)
+    (root / MARK).touch()
+    return root
+
+
+class Story:
+    """One run: its children, and what they told."""
+
+    def __init__(self, places: Places, weeks: int, progress: Progress) -> None:
+        self.places, self.weeks, self.progress = places, weeks, progress
+        self.result = Result(weeks=weeks)
+        self._week = 0
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.result.seconds[what] = round(time.monotonic() - started, 1)
+
+    def replay(self, kills: tuple[PlannedKill, ...]) -> None:
+        """Every week once, through all kills."""
+        cleaner = self._child("cleaner", [])
+        try:
+            for kill in kills:
+                cleaner = self._drive_and_kill(kill, cleaner)
+            self._drive()
+            (self.places.root / ENOUGH).touch()
+            cleaner.wait(TIMEOUT_S)
+        finally:
+            cleaner.kill()
+
+    def clean(self) -> None:
+        self.progress(self._week, "vacuum, scrub, verify")
+        with open_catalog(self.places.catalog) as catalog:
+            clean_up(catalog, self.result)
+            read_back(catalog, self.result)
+
+    def compare(self) -> None:
+        self.progress(self._week, "comparing with a plain aggregation")
+        self._run_to_end(self._child("checker", ["--weeks", str(self.weeks)]))
+
+    def _drive_and_kill(self, kill: PlannedKill, cleaner: Child) -> Child:
+        """Run the driver up to the place, kill it there (and the vacuum with it, if it is the one that stopped); the cleaner that runs now."""
+        driver = self._start_driver(["--stop", kill.place, "--in-week", str(kill.week)])
+        try:
+            while not self.places.stops.is_reached(kill.place):
+                for child in (driver, cleaner):
+                    child.require_well()
+                if not driver.is_running:
+                    msg = f"the driver ended before anything stopped at {kill.place}"
+                    raise ChildFailedError(msg)
+                time.sleep(LOOK_EVERY_S)
+        finally:
+            processes = driver.kill()
+        self.places.stops.disarm(kill.place)
+        if kill.place == DELETION:
+            processes += cleaner.kill()
+            cleaner = self._child("cleaner", [])
+        self.result.kills.append(Kill(place=kill.place, week=self._week, processes=processes, resumed_week=0))
+        self.progress(self._week, f"killed during {kill.place} in week {self._week}; starting again")
+        return cleaner
+
+    def _drive(self) -> None:
+        self._run_to_end(self._start_driver([]))
+
+    def _run_to_end(self, child: Child) -> None:
+        try:
+            child.wait(TIMEOUT_S)
+        finally:
+            child.kill()
+
+    def _start_driver(self, stop: list[str]) -> Child:
+        return self._child("driver", ["--weeks", str(self.weeks), *stop])
+
+    def _child(self, name: str, arguments: list[str]) -> Child:
+        return Child(f"holdfast.demo.{name}", [str(self.places.root), *arguments], self.places.logs / f"{name}.log", self._hear)
+
+    def _hear(self, event: Event) -> None:
+        """What children tell, from their threads: each kind comes from one child at a time."""
+        match event["event"]:
+            case "resumed" if self.result.kills:
+                self.result.kills[-1] = replace(self.result.kills[-1], resumed_week=event["week"] + 1)
+            case "writing":
+                self._week = event["week"]
+                self.progress(self._week, "")
+            case "vacuumed":
+                self.result.vacuums += 1
+                self.result.vacuumed_files += event["files"]
+                self.result.vacuumed_bytes += event["size_bytes"]
+                self.result.taken_over_files += event["taken_over"]
+            case "compared":
+                self.result.compared.append({key: value for key, value in event.items() if key != "event"})
+            case "counted":
+                self.result.counted_flights = event["flights"]
+            case "spark_sql":
+                self.result.spark_costs = event["rows"]

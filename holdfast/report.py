@@ -1,0 +1,147 @@
+"""Printing: what an operation found or did, as text for people or as one JSON value for programs."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from holdfast.catalog.cleanup import GarbageFile
+from holdfast.catalog.storage import StoredObject
+from holdfast.compaction.scrub import ScrubReport
+from holdfast.compaction.vacuum import VacuumReport
+from holdfast.compaction.verify import VerifyReport
+
+SHOWN_FILES = 20
+MAX_CELL = 60
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON on standard output."""
+    print(json.dumps(plain(value), ensure_ascii=False))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: dataclasses as objects, times as ISO 8601, bytes as hex."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    if isinstance(value, Decimal):
+        return float(value)
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def vacuum_lines(report: VacuumReport, *, dry_run: bool) -> Iterator[str]:
+    files = [*report.plan.condemned, *report.plan.unreferenced]
+    if dry_run:
+        yield f"would delete {counted(len(files), 'file')}, {bytes_text(report.plan.size_bytes)}"
+        yield from _file_lines(files)
+        return
+    yield f"deleted {counted(report.deleted_files, 'file')}, {bytes_text(report.deleted_bytes)}"
+    yield from _failure_lines(report.failed)
+
+
+def scrub_lines(report: ScrubReport, *, dry_run: bool) -> Iterator[str]:
+    plan = report.plan
+    if dry_run:
+        yield f"would delete {counted(len(plan.orphans), 'file')}, {bytes_text(sum(stored.size_bytes for stored in plan.orphans))}"
+        yield from _file_lines(plan.orphans)
+    else:
+        yield f"deleted {counted(report.deleted_files, 'file')}, {bytes_text(report.deleted_bytes)}"
+    yield f"known {plan.known_objects}, in flight {len(plan.in_flight)}, foreign {len(plan.foreign)}, of unknown attempts {len(plan.unknown)}"
+    if plan.foreign:
+        yield "foreign, never touched:"
+        yield from _file_lines(plan.foreign)
+    if plan.unknown:
+        yield "of attempts that the ledger never knew (was it restored from a backup?):"
+        yield from _file_lines(plan.unknown)
+    yield from _failure_lines(report.failed)
+
+
+def verify_lines(report: VerifyReport) -> Iterator[str]:
+    yield (
+        f"read {counted(report.files, 'file')}, {bytes_text(report.size_bytes)}, of {counted(report.checkpoints, 'live checkpoint')}: "
+        f"{len(report.damages) or 'no'} damaged"
+    )
+    for damage in report.damages:
+        yield f"  {damage.path}: {damage.what}"
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Aligned columns, numbers to the right; long values are cut."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(columns)]
+    right = [bool(rows) and all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
+
+    def line(values: Sequence[str]) -> str:
+        return "  ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in zip(values, widths, right, strict=True)).rstrip()
+
+    return [line(columns), *(line(row) for row in cells)]
+
+
+def bytes_text(count: int) -> str:
+    """A size for people: 512 B, 1.5 kB, 12.0 MB."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Any]:
+    """Gives a function (done, total) -> None that shows progress on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+
+        def show(done: int, total: int, text: str | None = None) -> None:
+            progress.update(task, completed=done, total=total, description=f"{what}: {text}" if text else what)
+
+        yield show
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    text = str(plain(value)) if not isinstance(value, datetime) else value.isoformat(sep=" ", timespec="seconds")
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 3] + "..."
+
+
+def _file_lines(files: Sequence[GarbageFile | StoredObject]) -> Iterator[str]:
+    for file in files[:SHOWN_FILES]:
+        yield f"  {file.path}  {bytes_text(file.size_bytes)}"
+    if len(files) > SHOWN_FILES:
+        yield f"  and {len(files) - SHOWN_FILES} more (--json names all)"
+
+
+def _failure_lines(failed: Sequence[str]) -> Iterator[str]:
+    for failure in failed:
+        yield f"  not deleted: {failure}"

@@ -1,0 +1,229 @@
+"""Operations of one process, each with the world that it finds: crash tests break them at every call, interleaving tests step between.
+
+A scene prepares the world with unbroken processes, then says what its process does. Everything before `act` is acknowledged and sound.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from holdfast.catalog.facts import AttemptOpened
+from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose, Status
+from holdfast.compaction.vacuum import VacuumPlan
+from holdfast.writers.coordinator import Coordinator
+from tests.support.faults import Crash
+from tests.support.invariants import assert_catalog_sound, assert_clean
+from tests.support.world import JOB, Process, State, World, foreign_file, late_upload, write_states
+
+BIG = b"x" * 20_001  # of bytes: a file of its own
+
+FIRST: dict[str, State] = {"planes": [b"p1", b"p2"], "routes": [b"r1"], "offsets": b"1", "model": BIG}
+SECOND: dict[str, State] = {"planes": [b"p3", b"p4"], "airports": [b"a1"], "offsets": b"2"}
+THIRD: dict[str, State] = {"routes": None, "planes": [b"p5"], "weather": [b"w1"], "model": BIG + b"3"}
+
+
+class Boom(Exception):
+    """What the user's own code raises in a checkpoint's block."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """A world, and the one process in it that acts. `coordinator` is the acting process's, `plan` a vacuum's from long ago."""
+
+    world: World
+    actor: Process
+    act: Callable[[], object] = lambda: None
+    coordinator: Coordinator | None = None
+    plan: VacuumPlan | None = None
+    before: dict[str, bytes] = field(default_factory=dict)  # the head's states before the act
+
+
+def empty_catalog() -> Scene:
+    world = World()
+    return Scene(world, world.process())
+
+
+def used_catalog() -> Scene:
+    """Checkpoints 1 (dropped, its files garbage), 2 and 4 (live, 4 the head), an aborted attempt 3 with an orphan, a stranger's file.
+
+    A vacuum once ran half-way: one file is condemned and still there. The coordinator of the acting process is on 4.
+    """
+    world = World()
+    foreign_file(world)
+    actor = world.process()
+    coordinator = actor.coordinate(retention=KeepLast(count=2))
+    actor.checkpoint(coordinator, FIRST)
+    actor.checkpoint(coordinator, SECOND, {"week": 2})
+    aborted = fail_checkpoint(coordinator)
+    late_upload(world, aborted)
+    actor.checkpoint(coordinator, {"offsets": b"4", "planes": [b"p4"]})
+    crashed = world.process()
+    plan = crashed.plan_vacuum()
+    crashed.arm(on_call=lambda _, verb, path: crashed.faults.die() if (verb, path) == ("delete", plan.unreferenced[1].path) else None)
+    with suppress(Crash):
+        crashed.vacuum(plan)
+    assert crashed.faults.dead
+    assert len(world.process().plan_vacuum().condemned) == len(plan.unreferenced)
+    return Scene(world, actor, coordinator=coordinator, plan=plan, before=world.states_of(4))
+
+
+def fail_checkpoint(coordinator: Coordinator) -> AttemptOpened:
+    """A checkpoint whose block raises after it wrote; returns its opening."""
+    with suppress(Boom), coordinator.checkpoint() as writer:
+        write_states(writer, {"planes": [b"never"], "model": BIG + b"never"})
+        raise Boom("the user's own error")
+    job = coordinator._transactor.known().job(coordinator.job_id)
+    return job.attempts[writer.attempt].opened
+
+
+# ---- scenes ---------------------------------------------------------------------------------------------------------
+
+
+def first_checkpoint() -> Scene:
+    scene = empty_catalog()
+    scene.coordinator = coordinator = scene.actor.coordinate()
+    scene.act = lambda: scene.actor.checkpoint(coordinator, FIRST)
+    return scene
+
+
+def later_checkpoint() -> Scene:
+    """Carries, adds and removes; retention drops one; the attempt is the one that the last commit opened."""
+    scene = used_catalog()
+    coordinator = scene.coordinator
+    assert coordinator is not None
+    scene.act = lambda: scene.actor.checkpoint(coordinator, THIRD, {"week": 5})
+    return scene
+
+
+def abort() -> Scene:
+    scene = used_catalog()
+    coordinator = scene.coordinator
+    assert coordinator is not None
+    scene.act = lambda: fail_checkpoint(coordinator)
+    return scene
+
+
+def close() -> Scene:
+    scene = used_catalog()
+    coordinator = scene.coordinator
+    assert coordinator is not None
+    scene.act = coordinator.close
+    return scene
+
+
+def vacuum() -> Scene:
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    scene.act = scene.actor.vacuum
+    return scene
+
+
+def scrub() -> Scene:
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    scene.act = scene.actor.scrub
+    return scene
+
+
+def drop() -> Scene:
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    scene.act = lambda: scene.actor.drop(2)
+    return scene
+
+
+def hold() -> Scene:
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    scene.act = lambda: scene.actor.hold(2)
+    return scene
+
+
+def unhold() -> Scene:
+    scene = used_catalog()
+    scene.world.process().hold(2)
+    scene.actor = scene.world.process()
+    scene.act = lambda: scene.actor.unhold(2)
+    return scene
+
+
+def kill() -> Scene:
+    scene = used_catalog()
+    token = open_checkpoint_attempt(scene.world)
+    assert token is not None
+    scene.actor = scene.world.process()
+    scene.act = lambda: scene.actor.kill(token)
+    return scene
+
+
+def restore() -> Scene:
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    expected = scene.world.states_of(2)
+
+    def act() -> None:
+        assert scene.actor.restore(2) == expected
+
+    scene.act = act
+    return scene
+
+
+def start() -> Scene:
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    scene.act = scene.actor.coordinate
+    return scene
+
+
+def register_and_start() -> Scene:
+    scene = empty_catalog()
+    scene.act = scene.actor.coordinate
+    return scene
+
+
+SCENES: dict[str, Callable[[], Scene]] = {
+    scene.__name__: scene
+    for scene in (
+        first_checkpoint, later_checkpoint, abort, close, vacuum, scrub, drop, hold, unhold, kill, restore, start, register_and_start,
+    )
+}  # fmt: skip
+
+
+# ---- afterwards -----------------------------------------------------------------------------------------------------
+
+
+def open_checkpoint_attempt(world: World) -> AttemptToken | None:
+    """The token of an open checkpoint attempt, if there is one."""
+    tokens = [
+        attempt.opened.attempt for attempt in world.job().open_attempts.values() if attempt.opened.purpose is Purpose.CHECKPOINT
+    ]
+    return tokens[-1] if tokens else None
+
+
+def resume(world: World) -> int:
+    """A new process goes on: one more checkpoint, readers that died are killed, vacuum, scrub; sound before and clean after."""
+    assert_catalog_sound(world)
+    process = world.process()
+    coordinator = process.coordinate()
+    latest = coordinator.latest()
+    acknowledged = max((ack.checkpoint_id for ack in world.acknowledged), default=0)
+    assert (latest.checkpoint_id if latest else 0) >= acknowledged, "the job goes on from before what was acknowledged"
+    number = process.checkpoint(coordinator, {"offsets": b"resumed", "airports": [b"a9"]})
+    coordinator.close()
+    process.kill_all(Purpose.READ)
+    for held, name in sorted(world.job().holds):
+        process.unhold(held, name)
+        process.drop(held)
+    process.vacuum()
+    process.scrub()
+    assert_catalog_sound(world)
+    assert_clean(world)
+    directories = {path.split("/")[2] for path in world.paths(f"jobs/{world.job().job_id}") if "/chk-" in path}
+    assert directories == {f"chk-{number}"}, f"keep-last-1 leaves one chk directory, here are {sorted(directories)}"
+    assert all(attempt.status is not Status.OPEN for attempt in world.job(JOB).attempts.values())
+    return number
+
+
+def keep_all(scene: Scene) -> Coordinator:
+    """A coordinator of a new process that drops nothing."""
+    return scene.world.process().coordinate(retention=KeepAll())

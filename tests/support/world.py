@@ -1,0 +1,390 @@
+"""A catalog in memory that many processes share: one log, one storage, and for each process handles, faults and ids of its own.
+
+It puts the real parts together as `holdfast.facade` does, over the reference adapters, and keeps what no ledger tells: every object made
+or deleted with the version at its time, and every checkpoint that a caller was told is committed.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, BinaryIO
+
+from holdfast.catalog import facts as f
+from holdfast.catalog import lifecycle, paths
+from holdfast.catalog.cleanup import OrphanRule, References, find_garbage
+from holdfast.catalog.ledger import Ledger
+from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
+from holdfast.catalog.marker import create_marker
+from holdfast.catalog.state import CatalogState, JobState, Ref
+from holdfast.catalog.storage import Digest, Storage, StoredObject
+from holdfast.catalog.storage_memory import MemoryStorage
+from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import (
+    Ack,
+    AttemptToken,
+    CheckpointId,
+    CheckpointMetrics,
+    Chunk,
+    JobId,
+    KeepLast,
+    Purpose,
+    Retention,
+    Role,
+    Scope,
+    StateInfo,
+    Status,
+    StoredFile,
+)
+from holdfast.compaction.scrub import ScrubPlan, ScrubReport, plan_scrub, run_scrub
+from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
+from holdfast.writers.checkpoint_writer import CheckpointWriter
+from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.restore import Checkpoint, load_committed
+from holdfast.writers.upload import UploadContext
+from tests.support.faults import Faults
+from tests.support.faulty_ledger import FaultyLedger
+from tests.support.faulty_storage import FaultyStorage
+from tests.support.invariants import Acknowledgement, Evidence, StorageCall, read_states
+
+JOB = "flights"
+
+State = bytes | list[bytes] | None  # small state, the files of a DataFrame, or its removal
+BEGAN = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class FakeEnvironment:
+    """Ids that are never given twice and look random; a clock that moves when it is read; no waiting."""
+
+    name: str
+    _ids: Iterator[int]
+    actor: str = "tester@host holdfast/test"
+    _reads: int = 0
+
+    def now(self) -> datetime:
+        self._reads += 1
+        return BEGAN + timedelta(milliseconds=self._reads)
+
+    def monotonic_s(self) -> float:
+        self._reads += 1
+        return self._reads / 1000
+
+    def new_id(self) -> str:
+        return hashlib.sha256(f"id {next(self._ids)}".encode()).hexdigest()[:16]
+
+    def pause(self, attempt: int) -> None:
+        pass
+
+
+class FakeStateWriter:
+    """Uploads a "DataFrame" (a list of bytes: one file for each) as the native vehicle does: a directory of the write call, then digests."""
+
+    def write(self, df: Any, context: UploadContext) -> tuple[list[Ack], StateInfo]:
+        parts: list[bytes] = [df] if isinstance(df, bytes) else list(df)
+        number, token = context.metadata.checkpoint_id, context.attempt
+        directory = paths.native_directory(context.job_id, number, token, context.call)
+        for i, part in enumerate(parts):
+            context.storage.create(f"{directory}/part-{i:05d}.parquet", part)
+        files, chunks = [], []
+        for i in range(len(parts)):
+            path = f"{directory}/part-{i:05d}.parquet"
+            found, file_id = context.storage.digest(path), paths.file_id(token, context.call, i)
+            files.append(StoredFile(file_id=file_id, path=path, size_bytes=found.size_bytes, sha256=found.sha256, scope=Scope.SHARED))
+            chunks.append(
+                Chunk(
+                    operator=context.operator,
+                    state=context.state,
+                    file_id=file_id,
+                    scope=Scope.SHARED,
+                    role=Role.BASE,
+                    layer=context.layer,
+                    offset_bytes=0,
+                    length_bytes=found.size_bytes,
+                    sha256=found.sha256,
+                    rows=1,
+                )
+            )
+        size_bytes = sum(file.size_bytes for file in files)
+        ack = Ack(
+            checkpoint_id=number,
+            attempt=token,
+            operator=context.operator,
+            state=context.state,
+            subtask=None,
+            files=tuple(files),
+            chunks=tuple(chunks),
+            metrics=CheckpointMetrics(bytes_written=size_bytes, rows=len(parts)),
+        )
+        info = StateInfo(
+            operator=context.operator,
+            state=context.state,
+            format="parquet",
+            key_columns=context.key_columns,
+            rows=len(parts),
+            total_bytes=size_bytes,
+        )
+        return [ack], info
+
+
+class RecordingStorage:
+    """Passes every verb on, and writes down what was made and deleted, with the ledger's version at that time."""
+
+    def __init__(self, inner: Storage, log: MemoryLog) -> None:
+        self.inner, self.log = inner, log
+        self.calls: list[StorageCall] = []
+
+    @property
+    def address(self) -> str:
+        return self.inner.address
+
+    def create(self, path: str, data: bytes) -> None:
+        self.inner.create(path, data)
+        self.calls.append(StorageCall(verb="create", path=path, version=self.log.version, durable_version=self.log.durable_version))
+
+    @contextmanager
+    def create_stream(self, path: str) -> Iterator[BinaryIO]:
+        with self.inner.create_stream(path) as stream:
+            yield stream
+        self.calls.append(StorageCall(verb="create", path=path, version=self.log.version, durable_version=self.log.durable_version))
+
+    def read(self, path: str) -> bytes:
+        return self.inner.read(path)
+
+    def size(self, path: str) -> int:
+        return self.inner.size(path)
+
+    def digest(self, path: str) -> Digest:
+        return self.inner.digest(path)
+
+    def make_durable(self, path: str) -> None:
+        self.inner.make_durable(path)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        return self.inner.list(prefix)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(path)
+        self.calls.append(StorageCall(verb="delete", path=path, version=self.log.version, durable_version=self.log.durable_version))
+
+    def remove_empty_directory(self, path: str) -> bool:
+        return self.inner.remove_empty_directory(path)
+
+    def empty_directories(self, prefix: str) -> Iterator[str]:
+        return self.inner.empty_directories(prefix)
+
+
+@dataclass(slots=True)
+class World:
+    """What outlives every process."""
+
+    log: MemoryLog = field(default_factory=MemoryLog)
+    objects: MemoryStorage = field(default_factory=MemoryStorage)
+    acknowledged: list[Acknowledgement] = field(default_factory=list)
+    storage: RecordingStorage = field(init=False)
+    processes: int = 0
+    _given: int = 0
+
+    def __post_init__(self) -> None:
+        create_marker(self.objects, "0123456789abcdef")
+        self.storage = RecordingStorage(self.objects, self.log)
+
+    def process(self, faults: Faults | None = None) -> "Process":
+        """A new process. Its faults count over its storage and all its handles on the ledger."""
+        self.processes += 1
+        return Process(self, FakeEnvironment(f"process {self.processes}", self._ids()), faults or Faults())
+
+    def evidence(self) -> Evidence:
+        versions = [commit.facts for commit in self.log.commits]
+        return Evidence(versions=versions, storage=self.objects, calls=self.storage.calls, acknowledged=self.acknowledged)
+
+    def references(self) -> References:
+        """Everything that the ledger says now."""
+        return References.of([fact for commit in self.log.commits for fact in commit.facts])
+
+    def job(self, name: str = JOB) -> JobState:
+        return self.references().state.job_named(name)
+
+    def paths(self, below: str = "") -> set[str]:
+        return {stored.path for stored in self.objects.list(below)}
+
+    def lose_power(self) -> None:
+        """Whatever nobody made durable is gone. Processes from before are dead: make new ones."""
+        self.log.lose_unsynced()
+        self.objects.lose_power()
+
+    def states_of(self, number: int, job: str = JOB) -> dict[str, bytes]:
+        """The states of a committed checkpoint, by its manifest."""
+        fact = self.job(job).checkpoints[CheckpointId(number)].fact
+        return read_states(load_committed(self.objects, fact), self.objects)
+
+    def _ids(self) -> Iterator[int]:
+        while True:
+            self._given += 1
+            yield self._given
+
+
+class Process:
+    """One process of a world: what `holdfast.open` gives, over the reference adapters."""
+
+    def __init__(self, world: World, environment: FakeEnvironment, faults: Faults) -> None:
+        self.world, self.environment, self.faults = world, environment, faults
+        self.storage = FaultyStorage(world.storage, faults)
+        self.transactor = Transactor(self.handle(), environment)
+
+    def handle(self) -> Ledger:
+        """A handle on the ledger at its newest version."""
+        return FaultyLedger(MemoryLedger(self.world.log), self.faults)
+
+    def arm(self, script: Mapping[int, Any] | None = None, on_call: Callable[[int, str, str], None] | None = None) -> None:
+        """Count calls from 1 again, and break them by this script from here."""
+        self.faults.log.clear()
+        self.faults.script, self.faults.on_call = dict(script or {}), on_call
+
+    # ---- writing ----------------------------------------------------------------------------------------------------
+
+    def coordinate(self, job: str = JOB, *, retention: Retention = KeepLast(count=1), start: str | int = "head") -> Coordinator:
+        job_id = self.register(job)
+
+        def begin(state: CatalogState) -> Ref | None:
+            if start == "head":
+                return state.job(job_id).begin
+            return None if start == "nothing" else Ref(job_id, CheckpointId(int(start)))
+
+        return Coordinator(
+            transactor=Transactor(self.handle(), self.environment),
+            storage=self.storage,
+            environment=self.environment,
+            state_writer=FakeStateWriter(),
+            job_id=job_id,
+            retention=retention,
+            begin=begin,
+        )
+
+    def register(self, job: str = JOB) -> JobId:
+        """The id of the job of this name, which is registered if it is new."""
+        fresh_id = paths.new_job_id(job, self.environment.new_id())
+
+        def decide(state: CatalogState) -> lifecycle.Transaction:
+            if job in state.names:
+                return lifecycle.Transaction([], {}, state.names[job])
+            return lifecycle.register(state, fresh_id, job, 8)
+
+        self.transactor.fresh()
+        job_id: JobId = self.transactor.run(decide)
+        return job_id
+
+    def checkpoint(self, coordinator: Coordinator, states: Mapping[str, State], progress: Mapping[str, Any] | None = None) -> int:
+        """Write one checkpoint, and remember that it was acknowledged, with the states that its caller believes it to have."""
+        latest = coordinator.latest()
+        expected = read_states(latest.manifest, self.world.objects) if latest else {}
+        with coordinator.checkpoint(progress) as writer:
+            write_states(writer, states)
+            if writer._parent_ref != (Ref(coordinator.job_id, latest.checkpoint_id) if latest else None):
+                raise AssertionError("the attempt is not on the checkpoint that latest() showed")
+        expected |= {name: b"".join(state) if isinstance(state, list) else state for name, state in states.items() if state is not None}
+        kept = {name: data for name, data in expected.items() if states.get(name, b"") is not None}
+        assert writer.result is not None
+        number = writer.result.checkpoint_id
+        self.world.acknowledged.append(Acknowledgement(job_id=coordinator.job_id, checkpoint_id=number, states=kept))
+        return number
+
+    # ---- what operators and readers do -------------------------------------------------------------------------------
+
+    def ref(self, number: int, job: str = JOB) -> Ref:
+        return Ref(self.transactor.fresh().job_named(job).job_id, CheckpointId(number))
+
+    def drop(self, number: int, job: str = JOB) -> None:
+        ref = self.ref(number, job)
+        self.transactor.run(lambda state: lifecycle.drop(state, ref, "by a test"))
+
+    def hold(self, number: int, name: str = "audit", job: str = JOB) -> None:
+        ref = self.ref(number, job)
+        self.transactor.run(lambda state: lifecycle.hold(state, ref, name, None))
+
+    def unhold(self, number: int, name: str = "audit", job: str = JOB) -> None:
+        ref = self.ref(number, job)
+        self.transactor.run(lambda state: lifecycle.unhold(state, ref, name))
+
+    def kill(self, token: AttemptToken, job: str = JOB) -> None:
+        self._end(token, Status.KILLED, job)
+
+    def kill_all(self, purpose: Purpose, job: str = JOB) -> list[AttemptToken]:
+        """Kill every open attempt of this purpose; returns their tokens."""
+        found = self.transactor.fresh().job_named(job).open_attempts.values()
+        tokens = [attempt.opened.attempt for attempt in found if attempt.opened.purpose is purpose]
+        for token in tokens:
+            self.kill(token, job)
+        return tokens
+
+    def pin(self, number: int, job: str = JOB) -> AttemptToken:
+        """Open a reading attempt; returns its token, for `release`."""
+        ref, token = self.ref(number, job), AttemptToken(self.environment.new_id())
+        self.transactor.run(lambda state: lifecycle.open_reading(state, ref, token))
+        return token
+
+    def release(self, token: AttemptToken, job: str = JOB) -> None:
+        self._end(token, Status.RELEASED, job)
+
+    def restore(self, number: int, job: str = JOB) -> dict[str, bytes]:
+        """Pin a checkpoint, read all its states through this process's storage, release it."""
+        token = self.pin(number, job)
+        fact = self.transactor.known().checkpoint(self.ref(number, job)).fact
+        states = read_states(Checkpoint(load_committed(self.storage, fact), self.storage).manifest, self.storage)
+        self.release(token, job)
+        return states
+
+    def _end(self, token: AttemptToken, status: Status, job: str) -> None:
+        job_id = self.transactor.fresh().job_named(job).job_id
+        self.transactor.run(lambda state: lifecycle.end_attempt(state, job_id, token, status, "by a test"))
+
+    # ---- maintenance -------------------------------------------------------------------------------------------------
+
+    def plan_vacuum(self) -> VacuumPlan:
+        return plan_vacuum(find_garbage(References.of(self.handle().scan())))
+
+    def vacuum(self, plan: VacuumPlan | None = None) -> VacuumReport:
+        return run_vacuum(self.plan_vacuum() if plan is None else plan, self.transactor, self.storage, self.environment)
+
+    def plan_scrub(self) -> ScrubPlan:
+        """As the facade does: storage is listed first, the ledger is read after it, the paths last."""
+        objects, directories = list(self.storage.list("")), list(self.storage.empty_directories(""))
+        state = self.transactor.fresh()
+        present = References.of(self.handle().scan()).present_paths()
+        return plan_scrub(objects, directories, OrphanRule.over(state, present))
+
+    def scrub(self, plan: ScrubPlan | None = None) -> ScrubReport:
+        return run_scrub(self.plan_scrub() if plan is None else plan, self.transactor, self.storage, self.environment)
+
+
+def write_states(writer: CheckpointWriter, states: Mapping[str, State]) -> None:
+    """Write, or remove, each state: bytes as small state, a list as a DataFrame of so many files."""
+    for name, state in states.items():
+        if state is None:
+            writer.remove(name)
+        elif isinstance(state, bytes):
+            writer.write_bytes(name, state)
+        else:
+            writer.write(name, state)  # type: ignore[arg-type]
+
+
+def late_upload(world: World, opened: f.AttemptOpened, data: bytes = b"late", part: int = 99) -> str:
+    """A zombie task of this attempt writes a file into its directory, whenever it likes; returns its path."""
+    assert opened.checkpoint_id is not None
+    directory = paths.native_directory(opened.job_id, opened.checkpoint_id, opened.attempt, 0)
+    path = f"{directory}/part-{part:05d}.parquet"
+    world.storage.create(path, data)
+    return path
+
+
+def foreign_file(world: World, path: str = "jobs/notes.txt") -> str:
+    """A stranger's file in the catalog, which nobody may touch."""
+    world.objects.create(path, json.dumps("mine").encode())
+    return path
+
+
+def opened_attempts(world: World, job: str = JOB) -> Sequence[f.AttemptOpened]:
+    """Every opening of the job, oldest first."""
+    return [attempt.opened for attempt in world.job(job).attempts.values()]

@@ -1,0 +1,211 @@
+"""Interleave at every call: other operations run whole between any two calls of a commit, and a commit between any two calls of each.
+
+Whoever loses gets a clear error of the right kind; the catalog is sound after each, goes on, and is clean after vacuum and scrub.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.catalog.errors import AttemptEndedError, FencedError, HoldfastError, RefusedError
+from holdfast.catalog.types import KeepAll, KeepLast, Purpose
+from tests.support import scenes
+from tests.support.invariants import assert_catalog_sound
+from tests.support.scenes import SCENES, Scene, later_checkpoint, open_checkpoint_attempt, resume
+from tests.support.world import State, World
+
+OTHERS: dict[str, State] = {"planes": [b"by another"], "offsets": b"other"}
+
+
+# ---- what runs whole ------------------------------------------------------------------------------------------------
+
+
+def vacuum(scene: Scene) -> None:
+    scene.world.process().vacuum()
+
+
+def stale_vacuum(scene: Scene) -> None:
+    """Its plan is from before: other vacuums and commits have been there since."""
+    scene.world.process().vacuum(scene.plan)
+
+
+def scrub(scene: Scene) -> None:
+    scene.world.process().scrub()
+
+
+def vacuum_then_scrub(scene: Scene) -> None:
+    vacuum(scene)
+    scrub(scene)
+
+
+def second_coordinator(scene: Scene) -> None:
+    process = scene.world.process()
+    process.checkpoint(process.coordinate(), OTHERS)
+
+
+def second_coordinator_and_cleanup(scene: Scene) -> None:
+    """Keep-last-1 drops all that the first one knew, and the vacuum takes it."""
+    second_coordinator(scene)
+    vacuum_then_scrub(scene)
+
+
+def rolled_back_coordinator(scene: Scene) -> None:
+    """It begins with the older live checkpoint, and lets go of nothing."""
+    process = scene.world.process()
+    live = process.transactor.fresh().job_named("flights").live
+    process.checkpoint(process.coordinate(retention=KeepAll(), start=min(live)), OTHERS)
+
+
+def drop(scene: Scene) -> None:
+    process = scene.world.process()
+    try:
+        process.drop(2)
+    except RefusedError:  # it was retention that dropped it first
+        assert 2 not in scene.world.job().live
+        return
+    process.vacuum()
+
+
+def kill(scene: Scene) -> None:
+    """Of every checkpoint attempt that is open now, and then its cleanup."""
+    scene.world.process().kill_all(Purpose.CHECKPOINT)
+    vacuum_then_scrub(scene)
+
+
+def hold(scene: Scene) -> None:
+    try:
+        scene.world.process().hold(2)
+    except RefusedError:  # the commit was faster, and retention has dropped it
+        assert 2 not in scene.world.job().live
+
+
+def read(scene: Scene) -> None:
+    """A reader pins, and does not come back before the end."""
+    scene.world.process().pin(max(scene.world.job().live))
+
+
+OPERATIONS: dict[str, Callable[[Scene], None]] = {
+    operation.__name__: operation
+    for operation in (
+        vacuum, stale_vacuum, scrub, vacuum_then_scrub, second_coordinator, second_coordinator_and_cleanup, rolled_back_coordinator,
+        drop, kill, hold, read,
+    )
+}  # fmt: skip
+
+# What the acting process may be told when this operation came between. Nothing else, and never a lost checkpoint.
+MAY_RAISE: dict[str, tuple[type[HoldfastError], ...]] = {
+    "second_coordinator": (FencedError,),
+    "second_coordinator_and_cleanup": (FencedError,),
+    "rolled_back_coordinator": (FencedError,),
+    "kill": (AttemptEndedError,),
+}
+
+
+def run_with(prepare: Callable[[], Scene], n: int, between: Callable[[Scene], None]) -> tuple[Scene, BaseException | None, int]:
+    """The scene's act with `between` run whole before its n-th call; what it raised, and how many calls it made."""
+    scene = prepare()
+    done: list[int] = []
+
+    def on_call(call: int, verb: str, path: str) -> None:
+        if call == n:
+            between(scene)
+            done.append(call)
+
+    scene.actor.arm(on_call=on_call)
+    raised: BaseException | None = None
+    try:
+        scene.act()
+    except (HoldfastError, scenes.Boom) as error:
+        raised = error
+    calls = scene.actor.faults.calls
+    scene.actor.arm()
+    assert done or calls < n
+    return scene, raised, calls
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+def test_between_any_two_calls_of_a_commit(operation: Callable[[Scene], None]) -> None:
+    allowed = MAY_RAISE.get(operation.__name__, ())
+    n, outcomes = 1, set()
+    while True:
+        scene, raised, calls = run_with(later_checkpoint, n, operation)
+        if calls < n:
+            break
+        try:
+            assert raised is None or isinstance(raised, allowed), f"the commit was told {raised!r}"
+            assert_catalog_sound(scene.world)
+            resume(scene.world)
+        except BaseException as error:
+            error.add_note(f"{operation.__name__} before call {n}: {scene.actor.faults.log}")
+            raise
+        outcomes.add(type(raised))
+        n += 1
+    assert n > 10
+    assert outcomes >= {*allowed, type(None)}, "the commit was never overtaken"
+
+
+@pytest.mark.parametrize("prepare", SCENES.values(), ids=SCENES)
+def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callable[[], Scene]) -> None:
+    """The commit is by the job's own coordinator, where the scene has one that does not act itself; else by a new one, with a cleanup."""
+    if prepare in (scenes.first_checkpoint, scenes.later_checkpoint, scenes.abort, scenes.close):
+        between, allowed = second_coordinator_and_cleanup, (FencedError, scenes.Boom)
+    elif prepare is scenes.register_and_start:
+        between, allowed = second_coordinator, ()
+    elif prepare is scenes.kill:
+        between, allowed = own_coordinator, (AttemptEndedError,)
+    else:
+        between, allowed = own_coordinator, (RefusedError,)
+    n = 1
+    while True:
+        scene, raised, calls = run_with(prepare, n, between)
+        if calls < n:
+            break
+        try:
+            assert raised is None or isinstance(raised, allowed), f"it was told {raised!r}"
+            assert_catalog_sound(scene.world)
+            resume(scene.world)
+        except BaseException as error:
+            error.add_note(f"a commit before call {n} of {prepare.__name__}")
+            raise
+        n += 1
+    assert n > 3
+
+
+def own_coordinator(scene: Scene) -> None:
+    """The scene's coordinator, in a process of its own, commits with keep-last-2: the older live checkpoint goes, unless held or pinned."""
+    assert scene.coordinator is not None
+    world = scene.world
+    committing = world.process()
+    scene.coordinator._retention = KeepLast(count=1)
+    try:
+        committing.checkpoint(scene.coordinator, OTHERS)
+    except (AttemptEndedError, FencedError) as error:  # the scene killed its attempt, or fenced it
+        assert isinstance(error, AttemptEndedError) or scene.coordinator.epoch < world.job().epoch
+        return
+    committing.vacuum()
+    committing.scrub()
+
+
+def test_two_commits_by_turns_always_have_one_winner_for_each_epoch() -> None:
+    """Two coordinators take turns call by call; the fenced one stops at its next call to the ledger that matters, the newer never does."""
+    for n in range(1, 20):
+        scene = later_checkpoint()
+        newer: list[int] = []
+
+        def on_call(call: int, verb: str, path: str, n: int = n, world: World = scene.world, newer: list[int] = newer) -> None:
+            if call == n:
+                process = world.process()
+                coordinator = process.coordinate(retention=KeepAll())
+                newer.append(process.checkpoint(coordinator, OTHERS))
+                newer.append(process.checkpoint(coordinator, {"offsets": b"again"}))
+
+        scene.actor.arm(on_call=on_call)
+        try:
+            scene.act()
+        except FencedError:
+            pass
+        if newer:
+            assert scene.world.job().head == newer[-1]
+            assert set(newer) <= set(scene.world.job().live)
+        assert_catalog_sound(scene.world)
+        assert open_checkpoint_attempt(scene.world) is not None
