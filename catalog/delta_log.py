@@ -96,7 +96,8 @@ def read_commit(log: Path, version: int) -> LogCommit:
 def parse_commit(version: int, data: bytes) -> LogCommit:
     """The commit that these bytes are, or TornCommitError."""
     if not data.strip(b"\0\n "):
-        raise TornCommitError("is empty")
+        msg = "is empty"
+        raise TornCommitError(msg)
     actions: dict[str, list[Any]] = {}
     for line in data.splitlines():
         if not line.strip():
@@ -105,13 +106,16 @@ def parse_commit(version: int, data: bytes) -> LogCommit:
             for name, body in json.loads(line).items():
                 actions.setdefault(name, []).append(body)
         except (ValueError, AttributeError) as error:
-            raise TornCommitError("is cut or garbled") from error
+            msg = "is cut or garbled"
+            raise TornCommitError(msg) from error
     if not actions.get("commitInfo"):
-        raise TornCommitError("has no commitInfo")
+        msg = "has no commitInfo"
+        raise TornCommitError(msg)
     info = actions["commitInfo"][0]
     added, keys = actions.get("add", []), actions.get("txn", [])
     if info.get(ACTIONS) is not None and info[ACTIONS] != len(added) + len(keys):
-        raise TornCommitError(f"has {len(added) + len(keys)} of its {info[ACTIONS]} actions")
+        msg = f"has {len(added) + len(keys)} of its {info[ACTIONS]} actions"
+        raise TornCommitError(msg)
     return LogCommit(
         version=version,
         operation_id=info.get(OPERATION_ID),

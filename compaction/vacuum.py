@@ -57,6 +57,8 @@ def run_vacuum(
     new = {file.file_id for file in plan.unreferenced}
     gone: list[GarbageFile] = []
     failed: list[str] = []
+    if plan.condemned:  # by a run that may have died before its commit was durable
+        transactor.settle()
     for first in range(0, len(todo), BATCH_FILES):
         batch = todo[first : first + BATCH_FILES]
         if condemned := [Condemned(job_id=file.job_id, file_id=file.file_id, run_id=run.run_id) for file in batch if file.file_id in new]:

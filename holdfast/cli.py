@@ -35,7 +35,6 @@ Exit codes:
   5  a newer coordinator has started, or the attempt was ended
   6  the machine refused (permissions, full disk)"""
 
-ORDER = "job, checkpoint_id"
 PATH = click.argument("path", type=click.Path(path_type=str))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing; show what would be done.")
@@ -195,7 +194,9 @@ def kill(path: str, job: str, attempt: str, *, reason: str, as_json: bool) -> No
 
 
 @main.command()
-@click.option("--directory", type=click.Path(path_type=Path, file_okay=False), default="demo-output", show_default=True, help="Where to work.")
+@click.option(
+    "--directory", type=click.Path(path_type=Path, file_okay=False), default="demo-output", show_default=True, help="Where to work."
+)
 @click.option("--keep", is_flag=True, help="Keep the catalog, to look around in it.")
 @JSON
 def demo(directory: Path, *, keep: bool, as_json: bool) -> None:

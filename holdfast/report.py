@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from holdfast.catalog.cleanup import GarbageFile
+from holdfast.catalog.errors import UsageError
 from holdfast.catalog.storage import StoredObject
 from holdfast.compaction.scrub import ScrubReport
 from holdfast.compaction.vacuum import VacuumReport
 from holdfast.compaction.verify import VerifyReport
+from holdfast.facade import Catalog
 
 SHOWN_FILES = 20
 MAX_CELL = 60
@@ -49,6 +51,29 @@ def plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def ask(catalog: Catalog, query: str, values: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Names of columns and rows of a query on the catalog's views. Raises UsageError where the query is wrong."""
+    import duckdb
+
+    with catalog.duckdb() as connection:
+        try:
+            relation = connection.execute(query, list(values))
+            return [column[0] for column in relation.description or ()], relation.fetchall()
+        except duckdb.Error as error:
+            msg = f"the query failed: {error}"
+            raise UsageError(msg) from error
+
+
+def checkpoints_query(*, also_dropped: bool) -> str:
+    """Of one job or (null) of all, its name given twice."""
+    return f"""
+        SELECT job, checkpoint_id, status, committed_at, handles, total_bytes, new_bytes, total_bytes - new_bytes AS carried_bytes, progress
+        FROM checkpoints
+        WHERE ({also_dropped} OR status = 'live') AND (? IS NULL OR job = ?)
+        ORDER BY job, checkpoint_id
+    """
 
 
 def vacuum_lines(report: VacuumReport, *, dry_run: bool) -> Iterator[str]:

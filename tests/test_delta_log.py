@@ -1,6 +1,7 @@
 """What a loss of power, or a careless hand, does to the log, and what opening makes of it."""
 
 import json
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -128,9 +129,18 @@ def test_a_void_commit_is_passed_over_by_a_refresh(short: Path) -> None:
 def test_the_void_commit_is_made_durable_before_opening_goes_on(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _empty(_commit(short, 3))
     steps: list[str] = []
-    fsync, replace = delta_log.os.fsync, Path.replace
-    monkeypatch.setattr(delta_log.os, "fsync", lambda fd: (steps.append(Path(f"/proc/self/fd/{fd}").readlink().suffix), fsync(fd))[1])
-    monkeypatch.setattr(Path, "replace", lambda self, to: (steps.append("rename"), replace(self, to))[1])
+    fsync, replace = os.fsync, Path.replace
+
+    def recorded_fsync(handle: int) -> None:
+        steps.append(Path(f"/proc/self/fd/{handle}").readlink().suffix)
+        fsync(handle)
+
+    def recorded_replace(path: Path, target: Path) -> Path:
+        steps.append("rename")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "replace", recorded_replace)
     with pytest.warns(LedgerRepairWarning):
         delta_log.check_tail(_log(short))
     assert steps == [".tmp", "rename", ""]

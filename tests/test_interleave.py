@@ -117,6 +117,10 @@ def run_with(prepare: Callable[[], Scene], n: int, between: Callable[[Scene], No
         scene.act()
     except (HoldfastError, scenes.Boom) as error:
         raised = error
+    except FileNotFoundError as error:  # a cleaner took what an ended attempt was still writing
+        told = "".join(getattr(error, "__notes__", []))
+        assert "had been ended before" in told, told
+        raised = FencedError(told) if "fenced" in told else AttemptEndedError(told)
     calls = scene.actor.faults.calls
     scene.actor.arm()
     assert done or calls < n

@@ -97,7 +97,8 @@ class Coordinator:
         """End the attempt that the last commit opened, so that it pins nothing. The job stays as it is."""
         opened, self._opened = self._opened, None
         if opened is not None:
-            self._end(opened.attempt, "the coordinator closed", ())
+            with suppress(AttemptEndedError, FencedError):  # somebody ended it first, as was wanted
+                self._end(opened.attempt, "the coordinator closed", ())
 
     def __enter__(self) -> Self:
         return self
@@ -159,12 +160,14 @@ class Coordinator:
         writer.close()
         try:
             self._end(writer.attempt, f"{type(error).__name__}: {error}"[:500], writer.acked_files)
+        except (AttemptEndedError, FencedError) as ended:  # by somebody else; scrub finds its files, or took them while they were written
+            if type(ended) is not type(error):
+                error.add_note(f"the attempt had been ended before: {ended}")
         except Exception as failure:  # noqa: BLE001 - the caller's own error matters more
             error.add_note(f"the attempt could not be aborted ({failure}); scrub finds what it left once the attempt is ended")
 
     def _end(self, token: AttemptToken, reason: str, files: Any) -> None:
-        with suppress(AttemptEndedError, FencedError):  # somebody ended it first, as was wanted; scrub finds its files
-            self._transactor.run(lambda state: lifecycle.end_attempt(state, self._job_id, token, Status.ABORTED, reason, files))
+        self._transactor.run(lambda state: lifecycle.end_attempt(state, self._job_id, token, Status.ABORTED, reason, files))
 
     def _parent_manifest(self) -> Manifest | None:
         if self._manifest is None and self._parent is not None:

@@ -1,0 +1,92 @@
+"""`holdfast demo`: runs the story with a progress bar, and says on one screen what happened."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast import report
+from holdfast.catalog.errors import RetryError
+from holdfast.demo.audit import Kill, Result, find_problems
+from holdfast.demo.flights import WEEKS
+from holdfast.demo.places import Places
+from holdfast.demo.processes import ChildFailedError
+from holdfast.demo.states import KEEP
+from holdfast.demo.stops import COMMIT, DELETION, UPLOAD
+from holdfast.demo.story import run_demo
+from holdfast.demo.views import COSTS, PLAIN_COLUMNS
+
+WHERE = {
+    UPLOAD: "in the middle of an upload (tasks had files half written)",
+    COMMIT: "in the middle of a commit (manifest written, ledger not yet)",
+    DELETION: "while the vacuum deleted (and the vacuum with it)",
+}
+
+
+def run(directory: Path, *, keep: bool, as_json: bool) -> int:
+    """Run the demo and print its result; 0 if everything is as promised, else 1. Without `keep` the directory goes when all is well.
+
+    Raises:
+        RetryError: a process of the demo failed by itself; its log is kept.
+    """
+    try:
+        with report.progress_bar("demo") as show:
+            show(0, WEEKS)
+            result = run_demo(directory, progress=lambda week, what: show(week, WEEKS, what))
+    except ChildFailedError as error:
+        msg = f"the demo could not be run to its end: {error}"
+        raise RetryError(msg) from error
+    problems = find_problems(result)
+    if as_json:
+        report.print_json(result.as_json())
+    else:
+        report.print_lines(lines(result, problems))
+        report.print_lines(_farewell(directory, kept=keep or bool(problems)))
+    if not keep and not problems:
+        shutil.rmtree(directory)
+    return 1 if problems else 0
+
+
+def lines(result: Result, problems: list[str]) -> Iterator[str]:
+    """What happened, for people."""
+    took = f"{sum(result.seconds.values()):.0f} s"
+    yield f"{result.flights:,} flights of 2013 replayed through Spark, one checkpoint per week: {result.checkpoints} checkpoints in {took}"
+    yield ""
+    yield "The driver was killed with SIGKILL, executors and all:"
+    yield from (f"  {_kill_text(kill)}" for kill in result.kills)
+    yield ""
+    yield f"A vacuum ran beside it all the time: {result.vacuums} runs deleted {_amount(result.vacuumed_files, result.vacuumed_bytes)}," + (
+        f" {result.taken_over_files} of them condemned by the killed one"
+    )
+    yield f"Scrub found and deleted what the killed attempts left: {_amount(result.orphans, result.orphan_bytes)}; then nothing more"
+    yield f"Verify read {_amount(result.verified_files, result.verified_bytes)}: {len(result.damages) or 'none'} damaged"
+    yield f"Left of KeepLast({KEEP}): {', '.join(result.chk_directories)}"
+    yield ""
+    yield "The state, row by row, against one plain Spark aggregation over all flights:"
+    for state in result.compared:
+        yield f"  {state['state']:<14}{state['rows']:>6,} rows, {state['differences'] or 'no'} differences"
+    yield ""
+    yield "What each live checkpoint cost and shares, in bytes (DuckDB; Spark SQL says " + (
+        "the same):" if result.costs == result.spark_costs else "something else):"
+    )
+    yield from (f"  {line}" for line in report.table_lines(PLAIN_COLUMNS, result.costs))
+    yield ""
+    yield "All is as promised." if not problems else "NOT as promised:"
+    yield from (f"  {problem}" for problem in problems)
+
+
+def _kill_text(kill: Kill) -> str:
+    return f"week {kill.week:>2}, {WHERE[kill.place]}: {kill.processes} processes; went on with week {kill.resumed_week}"
+
+
+def _amount(files: int, size_bytes: int) -> str:
+    return f"{report.counted(files, 'file')} ({report.bytes_text(size_bytes)})"
+
+
+def _farewell(directory: Path, *, kept: bool) -> Iterator[str]:
+    catalog = Places(directory).catalog
+    yield ""
+    if kept:
+        yield f"Look around: holdfast checkpoints {catalog} --all"
+        yield f'             holdfast sql {catalog} "{" ".join(COSTS.split())}"'
+    else:
+        yield f"{directory} was removed; run with --keep to look around in the catalog"
