@@ -93,7 +93,7 @@ def scrub_lines(report: ScrubReport, *, dry_run: bool) -> Iterator[str]:
         yield from _file_lines(plan.orphans)
     else:
         yield f"deleted {counted(report.deleted_files, 'file')}, {bytes_text(report.deleted_bytes)}"
-    yield f"known {plan.known_objects}, in flight {len(plan.in_flight)}, foreign {len(plan.foreign)}, of unknown attempts {len(plan.unknown)}"
+    yield f"known {plan.known_objects}, in flight {len(plan.in_flight)}, foreign {len(plan.foreign)}, unknown {len(plan.unknown)}"
     if plan.foreign:
         yield "foreign, never touched:"
         yield from _file_lines(plan.foreign)

@@ -1,8 +1,8 @@
 """An executable model of the protocol over the project's own decisions: random histories, checked after every step.
 
-    python -m tests.model                        the rules as written: no violation in N histories
-    python -m tests.model --mutants              each rule left out: the first violation found
-    python -m tests.model --mutant NAME          that one, with the history that shows it
+python -m tests.model                        the rules as written: no violation in N histories
+python -m tests.model --mutants              each rule left out: the first violation found
+python -m tests.model --mutant NAME          that one, with the history that shows it
 """
 
 import argparse
@@ -31,13 +31,14 @@ class Found:
     story: tuple[str, ...]
 
 
-def history(seed: int, steps: int = STEPS) -> World:
-    """The end of one history. Raises Violation."""
+def history(seed: int, steps: int = STEPS, *, rest: bool = True) -> World:
+    """The end of one history, cleaned up unless it shall not rest. Raises Violation."""
     world = World(seed)
     try:
         for _ in range(steps):
             model_actors.step(world)
-        model_actors.quiesce(world)
+        if rest:
+            model_actors.quiesce(world)
     except Violation as violation:
         violation.story = tuple(world.story)  # type: ignore[attr-defined]
         raise
@@ -92,7 +93,9 @@ def main() -> None:
         for name, mutant in MUTANTS.items():
             found = explore(args.histories, first_seed=args.first_seed, steps=args.steps, mutant=name)
             missed += found is None
-            print(f"{name:32s} {f'seed {found.seed}: {found.violation}' if found else 'NOT CAUGHT'}  (the rule: {mutant.meaning})", flush=True)
+            print(
+                f"{name:32s} {f'seed {found.seed}: {found.violation}' if found else 'NOT CAUGHT'}  (the rule: {mutant.meaning})", flush=True
+            )
         sys.exit(missed > 0)
     if args.mutant:
         found = explore(args.histories, first_seed=args.first_seed, steps=args.steps, mutant=args.mutant)

@@ -2,7 +2,6 @@
 
 import random
 
-import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
@@ -184,10 +183,6 @@ def test_condemned_files_are_offered_again_until_they_are_gone(connection):
     assert [garbage.path for garbage in duckdb_engine.condemned_files(connection)] == [f"jobs/{J}/f1"]
 
 
-def test_cleanup_never_expands_checkpoint_files(connection):
-    duckdb_engine.views_over(connection, pa.concat_tables([to_table(all_facts(), OPERATION)]))
-    texts = [views_for(engine)["unreferenced_files"] for engine in Engine] + [VIEWS["files"]]
+def test_cleanup_never_expands_checkpoint_files():
+    texts = [*(views_for(engine)["unreferenced_files"] for engine in Engine), VIEWS["files"]]
     assert not [text for text in texts if "checkpoint_files" in text]
-    plan = connection.execute("EXPLAIN FROM unreferenced_files").fetchall()[0][1]
-    assert "ASOF_JOIN" in plan
-    assert "NESTED_LOOP" not in plan

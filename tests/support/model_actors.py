@@ -58,9 +58,11 @@ class Coordinator:
             if w.random.random() < 0.06:
                 return self.abort(attempt)
             return self.upload(attempt) if not attempt.states or w.random.random() < 0.3 else self.seal(attempt)
-        except RetryError:
+        except RetryError as error:
+            w.story.append(f"{self.name}: {'refused' if 'refused' in str(error) else 'outcome unknown'}")
             return True
         except FencedError:
+            w.story.append(f"{self.name} is fenced")
             return False
 
     def start(self) -> bool:
@@ -175,8 +177,10 @@ class Coordinator:
             fact = self.transactor.run(decide)
         except AttemptEndedError:
             self.attempts.remove(attempt)
+            w.story.append(f"{self.name} learns that {attempt.opened.checkpoint_id} has ended")
             return True
         except RefusedError:
+            w.story.append(f"{self.name}: reuse is refused")
             return self.abort(attempt)
         self.attempts.remove(attempt)
         w.told.add((self.job, int(fact.checkpoint_id)))
@@ -329,6 +333,7 @@ def hold(w: World) -> None:
     elif live := [Ref(job_id, n) for job_id, job in state.jobs.items() for n in job.live]:
         ref = w.random.choice(live)
         w.operator.run(lambda state: lifecycle.hold(state, ref, "keep", None))
+        w.story.append(f"hold {ref.checkpoint_id} of {ref.job_id[0]}")
 
 
 def operate(w: World) -> None:
@@ -352,6 +357,10 @@ STARTS = (
 def step(w: World) -> None:
     """One thing happens."""
     roll = w.random.random()
+    if w.stormy and w.unsynced and roll < 0.3:
+        w.actors.append(Vacuum(w))
+        w.run(w.actors[-1])
+        return
     if roll < 0.09 or not w.actors:
         w.actors.append(w.random.choice(STARTS)(w))
     elif roll < 0.16:

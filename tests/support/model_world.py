@@ -145,6 +145,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.stormy = seed % 5 == 0  # disks fail, cleanup goes on
         self.environment = ModelEnvironment()
         self.log, self.storage = MemoryLog(), ModelStorage(self)
         self.references, self.record = References(), Record()
@@ -177,7 +178,8 @@ class World:
         if roll < 0.04:
             return ("dies before", "response lost", "outcome unknown", "refused")[int(roll * 100)]
         # Once a sync has failed the next is likely to: several commits on end that are visible and not durable.
-        return "dies after" if roll < (0.4 if self.unsynced else 0.08) else ""
+        deadly = (0.7 if self.unsynced else 0.15) if self.stormy else (0.4 if self.unsynced else 0.06)
+        return "dies after" if roll < deadly else ""
 
     def run(self, actor) -> None:
         """One step of one process; it leaves when it is done or dies."""

@@ -194,9 +194,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
 
 def open_checkpoint_attempt(world: World) -> AttemptToken | None:
     """The token of an open checkpoint attempt, if there is one."""
-    tokens = [
-        attempt.opened.attempt for attempt in world.job().open_attempts.values() if attempt.opened.purpose is Purpose.CHECKPOINT
-    ]
+    tokens = [attempt.opened.attempt for attempt in world.job().open_attempts.values() if attempt.opened.purpose is Purpose.CHECKPOINT]
     return tokens[-1] if tokens else None
 
 
@@ -206,7 +204,7 @@ def resume(world: World) -> int:
     process = world.process()
     coordinator = process.coordinate()
     latest = coordinator.latest()
-    acknowledged = max((ack.checkpoint_id for ack in world.acknowledged), default=0)
+    acknowledged = max((ack.checkpoint_id for ack in world.acknowledged if ack.job_id == coordinator.job_id), default=0)
     assert (latest.checkpoint_id if latest else 0) >= acknowledged, "the job goes on from before what was acknowledged"
     number = process.checkpoint(coordinator, {"offsets": b"resumed", "airports": [b"a9"]})
     coordinator.close()

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
@@ -290,6 +290,34 @@ class Process:
         number = writer.result.checkpoint_id
         self.world.acknowledged.append(Acknowledgement(job_id=coordinator.job_id, checkpoint_id=number, states=kept))
         return number
+
+    def open_beside(self, coordinator: Coordinator, parent: int | None) -> CheckpointWriter:
+        """An attempt of the coordinator's epoch beside its own, as overlapping checkpoints are."""
+        job_id, token = coordinator.job_id, AttemptToken(self.environment.new_id())
+        ref = None if parent is None else Ref(job_id, CheckpointId(parent))
+        opened = self.transactor.run(lambda state: lifecycle.open_checkpoint(state, job_id, coordinator.epoch, token, ref))
+        job = self.transactor.known().job(job_id)
+        return CheckpointWriter(
+            storage=self.storage,
+            environment=self.environment,
+            state_writer=FakeStateWriter(),
+            job=job,
+            opened=opened,
+            parent=None if parent is None else load_committed(self.storage, job.checkpoints[CheckpointId(parent)].fact),
+            progress=None,
+        )
+
+    def commit_beside(self, coordinator: Coordinator, writer: CheckpointWriter, retention: Retention = KeepLast(count=1)) -> int:
+        """Commit what `open_beside` gave; opens no next attempt."""
+        request = replace(writer.seal(retention, AttemptToken("0" * 16))[0], next_attempt=None)
+        self.commit_request(coordinator.job_id, request)
+        self.world.acknowledged.append(Acknowledgement(job_id=coordinator.job_id, checkpoint_id=writer.checkpoint_id))
+        return writer.checkpoint_id
+
+    def commit_request(self, job_id: JobId, request: lifecycle.CommitRequest) -> f.CheckpointCommitted:
+        transactor = Transactor(self.handle(), self.environment, handles_of=job_id)
+        fact: f.CheckpointCommitted = transactor.run(lambda state: lifecycle.commit_checkpoint(state, job_id, request))
+        return fact
 
     # ---- what operators and readers do -------------------------------------------------------------------------------
 

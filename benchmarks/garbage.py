@@ -1,0 +1,126 @@
+"""`garbage`: the cleanup query over a million references, against the same answer by DuckDB written by hand over the same Parquet files.
+
+Ours is what a vacuum asks: `SqlQueries.garbage()`, with its connection, views and objects. By hand it is one query for this one answer:
+the list of data files is known before, each relation projects its columns, only handles of files that are still there are looked at, and
+kept checkpoints are found by an ASOF join; with a connection of its own. Both answers must be equal, or the benchmark fails.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+from deltalake import DeltaTable
+
+from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
+from benchmarks.ledger_facts import Size, write_ledger
+from holdfast.catalog.cleanup import GarbageFile
+from holdfast.catalog.queries import SqlQueries
+
+ROUNDS = 11
+AT_MOST = 1.3
+
+Row = tuple[str, str, str, int]
+Answer = tuple[list[Row], list[Row]]  # unreferenced, condemned and not gone; in the order of file ids
+
+BY_HAND = """
+WITH facts AS (FROM read_parquet($files)),
+small AS (
+  SELECT kind, job_id, seq, attempt, checkpoint_id, parent_job_id, parent_checkpoint_id, hold FROM facts
+  WHERE kind IN ('checkpoint', 'drop', 'attempt_opened', 'attempt_ended', 'hold', 'unhold')
+),
+why AS (
+  SELECT job_id, checkpoint_id FROM small c WHERE kind = 'checkpoint' AND NOT EXISTS (
+    FROM small d WHERE d.kind = 'drop' AND d.job_id = c.job_id AND d.checkpoint_id = c.checkpoint_id)
+  UNION
+  SELECT parent_job_id, parent_checkpoint_id FROM small o WHERE kind = 'attempt_opened' AND NOT EXISTS (
+    FROM small e WHERE e.kind = 'attempt_ended' AND e.attempt = o.attempt)
+  UNION
+  SELECT job_id, checkpoint_id FROM small h WHERE kind = 'hold' AND NOT EXISTS (
+    FROM small u WHERE u.kind = 'unhold' AND u.job_id = h.job_id AND u.checkpoint_id = h.checkpoint_id AND u.hold = h.hold AND u.seq > h.seq)
+),
+kept AS (SELECT c.job_id, c.seq FROM small c JOIN why USING (job_id, checkpoint_id) WHERE c.kind = 'checkpoint'),
+taken AS (SELECT file_id, bool_or(kind = 'gone') AS gone FROM facts WHERE kind IN ('condemned', 'gone') GROUP BY file_id),
+present AS (
+  SELECT file_id, job_id, path, size_bytes FROM facts f
+  WHERE kind = 'file' AND scope <> 'TASKOWNED' AND NOT EXISTS (FROM taken t WHERE t.file_id = f.file_id)
+),
+handles AS (
+  SELECT job_id, file_id, offset_bytes, from_seq, to_seq FROM facts WHERE kind = 'handle' AND file_id IN (SELECT file_id FROM present)
+),
+ends AS (
+  SELECT job_id, file_id, offset_bytes, from_seq, to_seq FROM facts WHERE kind = 'handle_end' AND file_id IN (SELECT file_id FROM present)
+),
+intervals AS (
+  SELECT h.job_id, h.file_id, h.from_seq, coalesce(h.to_seq, e.to_seq, 9223372036854775807) AS to_seq
+  FROM handles h LEFT JOIN ends e USING (job_id, file_id, offset_bytes, from_seq)
+),
+used AS (
+  SELECT i.file_id FROM intervals i ASOF JOIN kept k ON k.job_id = i.job_id AND k.seq < i.to_seq
+  WHERE k.seq >= i.from_seq
+)
+SELECT false AS condemned, file_id, job_id, path, size_bytes FROM present p WHERE NOT EXISTS (FROM used u WHERE u.file_id = p.file_id)
+UNION ALL
+SELECT true, file_id, job_id, path, size_bytes FROM facts
+WHERE kind = 'file' AND file_id IN (SELECT file_id FROM taken WHERE NOT gone)
+ORDER BY 1, 2
+"""
+
+
+def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[Result]:
+    """`query`: the time of the whole answer."""
+    size = size or Size()
+    tell(f"garbage: writing a ledger of {size.references:,} references")
+    ledger = scratch / "ledger"
+    write_ledger(ledger, size)
+    files = DeltaTable(ledger).file_uris()
+    unreferenced, condemned = _require_equal(_ours(ledger), _by_hand(files))
+    taken = interleave(
+        {"holdfast": lambda _: seconds(lambda: _query(ledger)), "by_hand": lambda _: seconds(lambda: _by_hand(files))},
+        rounds,
+        what="garbage",
+    )
+    figures = {
+        "holdfast": spread(taken["holdfast"]),
+        "by_hand": spread(taken["by_hand"]),
+        "references": size.references,
+        "files": size.jobs * size.checkpoints * size.files,
+        "kept_checkpoints": size.jobs * (size.kept + size.held),
+        "unreferenced": len(unreferenced),
+        "condemned": len(condemned),
+        "data_files": len(files),
+    }
+    return [
+        Result(
+            benchmark="garbage", measures="query", ratio=ratio(taken["holdfast"], taken["by_hand"]), at_most=AT_MOST, figures=figures
+        )
+    ]
+
+
+def _query(ledger: Path) -> object:
+    return SqlQueries(str(ledger)).garbage()
+
+
+def _ours(ledger: Path) -> Answer:
+    garbage = SqlQueries(str(ledger)).garbage()
+    return [_row(file) for file in garbage.unreferenced], [_row(file) for file in garbage.condemned]
+
+
+def _by_hand(files: Sequence[str]) -> Answer:
+    with duckdb.connect() as connection:
+        rows = connection.execute(BY_HAND, {"files": list(files)}).fetchall()
+    return [row[1:] for row in rows if not row[0]], [row[1:] for row in rows if row[0]]
+
+
+def _row(file: GarbageFile) -> Row:
+    return (file.file_id, file.job_id, file.path, file.size_bytes)
+
+
+def _require_equal(ours: Answer, by_hand: Answer) -> Answer:
+    if ours != by_hand:
+        counts = f"{[len(rows) for rows in ours]} and {[len(rows) for rows in by_hand]} files unreferenced and condemned"
+        msg = f"the two cleanup queries disagree ({counts}): a figure for a wrong answer is worth nothing"
+        raise AssertionError(msg)
+    if not all(ours):
+        msg = "the ledger of the benchmark has nothing to clean: its history is wrong"
+        raise AssertionError(msg)
+    return ours
