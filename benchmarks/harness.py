@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+BUDGET_S = 180  # of the rounds; with set-up and the last round a benchmark stays below five minutes
 VERSIONS_OF = ("holdfast", "deltalake", "pyarrow", "duckdb", "pyspark", "delta-spark")
 
 
@@ -71,13 +72,22 @@ def seconds(act: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def interleave(sides: Mapping[str, Callable[[int], float]], rounds: int, *, what: str) -> dict[str, list[float]]:
-    """Each side once a round, in turn. A side is given the round's number and returns its seconds: what it prepares is not counted."""
+def interleave(
+    sides: Mapping[str, Callable[[int], float]], rounds: int, *, what: str, within_s: float = BUDGET_S
+) -> dict[str, list[float]]:
+    """Each side once a round, in turn. A side is given the round's number and returns its seconds: what it prepares is not counted.
+
+    On a slow machine there are fewer rounds: none begins when the time is over.
+    """
     taken: dict[str, list[float]] = {name: [] for name in sides}
+    started = time.perf_counter()
     for n in range(rounds):
-        tell(f"{what}: round {n + 1} of {rounds}", last=n == rounds - 1)
+        if n > 0 and time.perf_counter() - started > within_s:
+            break
+        tell(f"{what}: round {n + 1} of {rounds}")
         for name, side in sides.items():
             taken[name].append(side(n))
+    tell("")
     return taken
 
 
@@ -103,10 +113,10 @@ def machine(scratch: str) -> dict[str, Any]:
     }
 
 
-def tell(text: str, *, last: bool = False) -> None:
+def tell(text: str) -> None:
     """Progress, on standard error: one line that is written over on a terminal, nothing elsewhere."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{'' if last else text}")
+        sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
 
 

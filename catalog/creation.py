@@ -4,6 +4,8 @@ The ledger comes first and the marker last, so that a root with a marker is whol
 marker, which the next `create` takes over with the id that it carries.
 """
 
+from contextlib import suppress
+
 from holdfast.catalog import paths
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FormatError, NotFoundError
@@ -18,10 +20,18 @@ def create_catalog(storage: Storage, environment: Environment) -> Marker:
     Raises:
         AlreadyExistsError: the root has files of something else, or a ledger with facts and no marker.
     """
-    try:
+    with suppress(NotFoundError):
         return read_marker(storage)
-    except NotFoundError:
-        pass
+    try:
+        return _create(storage, environment)
+    except AlreadyExistsError:
+        # Another process may have made it since, and gone on to fill it.
+        with suppress(NotFoundError):
+            return read_marker(storage)
+        raise
+
+
+def _create(storage: Storage, environment: Environment) -> Marker:
     _require_free(storage)
     address = f"{storage.address}/{paths.LEDGER}"
     try:

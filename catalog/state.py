@@ -14,6 +14,7 @@ from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId, St
 
 LIFECYCLE_KINDS = ("job", "start", "attempt_opened", "attempt_ended", "checkpoint", "drop", "hold", "unhold")
 HANDLE_KINDS = ("handle", "handle_end")
+_OF_MAINTENANCE = (f.RunEnded, f.Condemned, f.Gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class CatalogState:
             if isinstance(fact, f.JobRegistered):
                 self.jobs[fact.job_id] = JobState(fact, seq=fact.seq)
                 self.names[fact.job] = fact.job_id
-            elif not isinstance(fact, f.RunEnded | f.Condemned | f.Gone) and (job := self.jobs.get(fact.job_id)):
+            elif not isinstance(fact, _OF_MAINTENANCE) and (job := self.jobs.get(fact.job_id)):
                 job.seq = max(job.seq, fact.seq)
                 self._apply_to_job(job, fact)
 

@@ -87,7 +87,7 @@ class Transactor:
             msg = f"the transaction on {', '.join(transaction.keys)} lost {MAX_RACES} races; nothing was committed: call again"
             raise ConflictError(msg)
 
-    def append(self, facts: list[Fact]) -> None:
+    def append(self, facts: Sequence[Fact]) -> None:
         """Commit facts that belong to no lifecycle transaction: they conflict with nothing."""
         self.run(lambda _: Transaction(facts, {}))
 

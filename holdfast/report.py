@@ -59,11 +59,12 @@ def ask(catalog: Catalog, query: str, values: Sequence[Any] = ()) -> tuple[list[
 
     with catalog.duckdb() as connection:
         try:
-            relation = connection.execute(query, list(values))
-            return [column[0] for column in relation.description or ()], relation.fetchall()
+            # By Arrow: DuckDB's own way to Python objects needs pytz for times, which not every host has.
+            table = connection.execute(query, list(values)).to_arrow_table()
         except duckdb.Error as error:
             msg = f"the query failed: {error}"
             raise UsageError(msg) from error
+    return table.column_names, list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def checkpoints_query(*, also_dropped: bool) -> str:

@@ -27,19 +27,19 @@ FRAME_FILES = 3
 SCRUB_EVERY = 3
 
 
-def coordinate(root: Path, keep: int) -> Coordinator:
-    """A new epoch of the one job of the catalog at `root`, both made if need be."""
+def coordinate(root: Path, keep: int, name: str = JOB) -> Coordinator:
+    """A new epoch of a job of the catalog at `root`, both made if need be; a "DataFrame" is a list of files' bytes."""
     storage, environment = open_storage(root), SystemEnvironment()
     transactor = Transactor(open_ledger(storage, create_catalog(storage, environment)), environment)
-    fresh_id = paths.new_job_id(JOB, environment.new_id())
+    fresh_id = paths.new_job_id(name, environment.new_id())
 
     def register(state: CatalogState) -> lifecycle.Transaction:
-        if JOB in state.names:
-            return lifecycle.Transaction([], {}, state.names[JOB])
-        return lifecycle.register(state, fresh_id, JOB, 128)
+        if name in state.names:
+            return lifecycle.Transaction([], {}, state.names[name])
+        return lifecycle.register(state, fresh_id, name, 128)
 
     transactor.run(register)
-    job_id = transactor.known().job_named(JOB).job_id
+    job_id = transactor.known().job_named(name).job_id
     return Coordinator(
         transactor=transactor,
         storage=storage,
@@ -78,7 +78,7 @@ def write_until_killed(root: Path, acks: Path, seed: int) -> None:
                 number = int(checkpoint.checkpoint_id)
                 names = [name for name in (FRAME, BLOB) if name not in origin or random.random() < 0.6]
                 if FRAME in names:
-                    checkpoint.write(FRAME, content(FRAME, number))  # type: ignore[arg-type]
+                    checkpoint.write(FRAME, content(FRAME, number))
                 if BLOB in names:
                     checkpoint.write_bytes(BLOB, content(BLOB, number)[0])
                 origin |= dict.fromkeys(names, number)

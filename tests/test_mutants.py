@@ -153,7 +153,7 @@ def test_a_commit_takes_nothing_but_its_own_and_its_parents() -> None:
 
 
 def test_a_scrub_from_long_ago_hits_no_later_checkpoint() -> None:
-    """An attempt wrote `chk-2/_metadata` and was killed; two scrubs plan to take it. One does; then checkpoints go on; then the other does."""
+    """An attempt wrote `_metadata` and was killed; two scrubs plan to take it. One does; checkpoints go on; then the other does."""
     world = World()
     process = world.process()
     coordinator = process.coordinate()
@@ -243,7 +243,6 @@ def _commit_without_sync(world: World) -> None:
     process = world.process()
     coordinator = process.coordinate()
     process.checkpoint(coordinator, {"planes": [b"one"]})
-    coordinator.close()
     with suppress(Crash), coordinator.checkpoint() as writer:
         write_states(writer, {"planes": [b"two"]})
         _dies_at(process, "make_durable")

@@ -1,7 +1,9 @@
 """The vacuum, in a process of its own, beside the job all the time. It needs no Java and asks nobody for leave."""
 
 import argparse
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.catalog.errors import NotFoundError
@@ -18,17 +20,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     places = Places(parser.parse_args().directory)
-    enough = places.root / ENOUGH
-    if wait_for_catalog(places, enough):
+    parent = os.getppid()
+
+    def is_wanted() -> bool:
+        return os.getppid() == parent and not (places.root / ENOUGH).exists()
+
+    if wait_for_catalog(places, is_wanted):
         with open_stoppable(places.catalog, places.stops) as catalog:
-            while not enough.exists():
+            while is_wanted():
                 vacuum_once(catalog)
                 time.sleep(PAUSE_S)
 
 
-def wait_for_catalog(places: Places, enough: Path) -> bool:
-    """Whether the job has made its catalog, before the parent has enough."""
-    while not enough.exists():
+def wait_for_catalog(places: Places, is_wanted: Callable[[], bool]) -> bool:
+    """Whether the job has made its catalog while this process was wanted."""
+    while is_wanted():
         try:
             open_catalog(places.catalog).close()
         except NotFoundError:

@@ -1,6 +1,8 @@
 """`holdfast demo`: runs the story with a progress bar, and says on one screen what happened."""
 
 import shutil
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +30,8 @@ def run(directory: Path, *, keep: bool, as_json: bool) -> int:
     Raises:
         RetryError: a process of the demo failed by itself; its log is kept.
     """
+    # Asked to end, it must not leave its children running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with report.progress_bar("demo") as show:
             show(0, WEEKS)

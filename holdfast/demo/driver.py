@@ -9,7 +9,7 @@ from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.types import KeepLast
-from holdfast.demo.flights import WEEKS
+from holdfast.demo.flights import WEEKS, count_week
 from holdfast.demo.places import Places, tell
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import AIRPORTS, JOB, KEEP, OFFSETS, STATES, add, aggregate, read_week
@@ -50,18 +50,24 @@ def replay(spark: "SparkSession", job: Coordinator, places: Places, weeks: int, 
     latest = job.latest()
     done = json.loads(latest.read_bytes(OFFSETS)) if latest else {"week": 0, "flights": 0}
     tell("resumed", epoch=job.epoch, week=done["week"], checkpoint=latest.checkpoint_id if latest else None)
-    for week in range(done["week"] + 1, weeks + 1):
+    first = done["week"] + 1
+    for week in range(first, weeks + 1):
         stop = stop_in.get(week)
         if stop is not None:
             places.stops.arm(stop)
-        done = {"week": week, "flights": done["flights"] + checkpoint_week(spark, job, places, week, stop, done)}
+        done = checkpoint_week(spark, job, places, week, done, is_first=week == first, stop=stop)
 
 
-def checkpoint_week(spark: "SparkSession", job: Coordinator, places: Places, week: int, stop: str | None, done: dict[str, int]) -> int:
-    """One checkpoint: the state with the flights of one week added. Returns how many those are."""
+def checkpoint_week(
+    spark: "SparkSession", job: Coordinator, places: Places, week: int, done: dict[str, int], *, is_first: bool, stop: str | None
+) -> dict[str, int]:
+    """One checkpoint: the state with the flights of one week added. Returns how far the job is then.
+
+    Only the first one of a process digests what it reads: the later ones read what the process wrote and digested itself.
+    """
     latest = job.latest()
     flights = read_week(spark, places.input, week)
-    count = flights.count()
+    done = {"week": week, "flights": done["flights"] + count_week(places.input, week)}
     tell("writing", week=week)
     with job.checkpoint(progress={"week": week}) as checkpoint:
         if latest is None:
@@ -69,14 +75,14 @@ def checkpoint_week(spark: "SparkSession", job: Coordinator, places: Places, wee
         for state in STATES:
             rows = aggregate(flights, state)
             if latest is not None:
-                rows = add(latest.read(spark, state.name), rows, state)
+                rows = add(latest.read(spark, state.name, verify=is_first), rows, state)
             if stop == UPLOAD:
                 rows = stopping_midway(rows, places.stops)
             checkpoint.write(state.name, rows, key=state.key)
-        checkpoint.write_bytes(OFFSETS, json.dumps({"week": week, "flights": done["flights"] + count}).encode())
+        checkpoint.write_bytes(OFFSETS, json.dumps(done).encode())
     assert checkpoint.result is not None
     tell("committed", week=week, checkpoint=checkpoint.checkpoint_id, new_bytes=checkpoint.result.new_bytes)
-    return count
+    return done
 
 
 if __name__ == "__main__":

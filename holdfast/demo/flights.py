@@ -18,6 +18,13 @@ def week_file(directory: Path, week: int) -> Path:
     return directory / f"week-{week:02d}.parquet"
 
 
+def count_week(directory: Path, week: int) -> int:
+    """How many flights a week has, by the footer of its file."""
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(week_file(directory, week)).num_rows)
+
+
 def write_weeks(directory: Path, weeks: int = WEEKS) -> int:
     """Write the input of the first weeks, one file per week; returns how many flights it holds.
 

@@ -5,6 +5,7 @@ Modules are called by their names (`lifecycle.start`, not `start`), so that a mu
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from holdfast.catalog import cleanup, lifecycle, paths
@@ -106,7 +107,7 @@ class Coordinator:
         attempt.calls += 1
         file_id = paths.file_id(opened.attempt, call, 0)
         states = w.random.sample(STATES, 2 if roll < 0.25 else 1)
-        scope = Scope.EXCLUSIVE if 0.7 < roll else Scope.SHARED
+        scope = Scope.EXCLUSIVE if roll > 0.7 else Scope.SHARED
         if roll < 0.85:
             place = paths.exclusive_file(self.job, opened.checkpoint_id, opened.attempt, call, "bytes")
             shared = paths.streamed_file(self.job, opened.checkpoint_id, opened.attempt, call, 0)
@@ -193,10 +194,8 @@ class Coordinator:
     def abort(self, attempt: Attempt) -> bool:
         self.attempts.remove(attempt)
         token, files = attempt.opened.attempt, attempt.files
-        try:
+        with suppress(AttemptEndedError):  # somebody was faster
             self.transactor.run(lambda state: lifecycle.end_attempt(state, self.job, token, Status.ABORTED, None, files))
-        except AttemptEndedError:
-            pass  # somebody was faster
         self.w.story.append(f"{self.name} aborts {token}")
         return True
 
@@ -259,10 +258,8 @@ class Vacuum:
         if w.random.random() < 0.3 and not w.calm:
             return True  # slow: the plan grows old
         w.story.append(f"vacuum of {[file.path for file in (*self.plan.unreferenced, *self.plan.condemned)]}")
-        try:
-            vacuum.run_vacuum(self.plan, w.transactor(), w.storage, w.environment)
-        except RetryError:
-            pass
+        with suppress(RetryError):
+            vacuum.run_vacuum(self.plan, w.maintainer, w.storage, w.environment)
         return False
 
 
@@ -288,7 +285,7 @@ class Scrub:
         else:
             w.story.append(f"scrub of {[orphan.path for orphan in self.plan.orphans]}")
             try:
-                scrub.run_scrub(self.plan, w.transactor(), w.storage, w.environment)
+                scrub.run_scrub(self.plan, w.maintainer, w.storage, w.environment)
             except ForeignTokensError as error:
                 raise Violation(f"I4: {error}") from error
             except RetryError:

@@ -17,7 +17,7 @@ from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
 from holdfast.catalog.storage_memory import MemoryStorage
 from holdfast.catalog.transactions import READ_BACKS, Transactor
-from holdfast.catalog.types import AttemptToken, Chunk, FileId, JobId
+from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, JobId
 from tests.support.faults import Crash
 
 JOBS = (JobId("j-00000001"), JobId("k-00000002"))
@@ -26,8 +26,8 @@ NOW = datetime(2013, 1, 1, tzinfo=UTC)
 Checkpoint = tuple[JobId, int]
 
 
-class Violation(BaseException):  # noqa: N818 - no `except Exception` of the code under test may swallow it
-    """A promise of the design is broken."""
+class Violation(BaseException):
+    """A promise of the design is broken. No `except Exception` of the code under test may swallow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class World:
         self.actors: list = []
         self.calm, self.depth = True, 0
         self.story: list[str] = []
-        self.operator = self.transactor()
+        self.operator, self.maintainer = self.transactor(), self.transactor()
         for job in JOBS:
             self.operator.run(lambda state, job=job: lifecycle.register(state, job, job[0], 128))
         self.log.durable_version = self.log.version
@@ -188,6 +188,7 @@ class World:
             goes_on = actor.step()
         except Crash as death:
             self.story.append(f"{actor.name} {death}")
+            self.maintainer = self.transactor()
             goes_on = False
         actor.busy = False
         if not goes_on and actor in self.actors:
@@ -236,7 +237,7 @@ class World:
         self.log.lose_unsynced()
         self.references, self.record, self.seen = References(), Record(), 0
         self.observe()
-        self.operator = self.transactor()
+        self.operator, self.maintainer = self.transactor(), self.transactor()
         if lost := self.told - self.record.committed.keys():
             raise Violation(f"I7: checkpoints {sorted(lost)} were acknowledged and are gone")
         if forgotten := self.told_open - self.record.attempts:
@@ -256,33 +257,32 @@ class World:
     def _fold(self, facts: Iterable[f.Fact]) -> None:
         record, moved, committed = self.record, False, None
         for fact in facts:
-            kind = fact.kind
-            if kind == "file":
+            if isinstance(fact, f.FileWritten):
                 record.rows.add(fact.file_id)
                 moved = True
-            elif kind == "attempt_opened":
+            elif isinstance(fact, f.AttemptOpened):
                 record.open[fact.attempt] = fact
                 if fact.attempt in record.attempts:
                     raise Violation(f"I5: attempt {fact.attempt} was opened twice")
                 record.attempts.add(fact.attempt)
                 moved = True
-            elif kind == "attempt_ended":
+            elif isinstance(fact, f.AttemptEnded):
                 if record.open.pop(fact.attempt, None) is None:
                     raise Violation(f"I5: attempt {fact.attempt} ended twice")
                 moved = True
-            elif kind == "checkpoint":
+            elif isinstance(fact, f.CheckpointCommitted):
                 committed, moved = fact, True
                 self._commit(fact)
-            elif kind == "drop":
+            elif isinstance(fact, f.Dropped):
                 record.live.discard((fact.job_id, fact.checkpoint_id))
                 moved = True
-            elif kind == "hold":
+            elif isinstance(fact, f.Held):
                 record.holds.add((fact.job_id, fact.checkpoint_id, fact.hold))
                 moved = True
-            elif kind == "unhold":
+            elif isinstance(fact, f.Unheld):
                 record.holds.discard((fact.job_id, fact.checkpoint_id, fact.hold))
                 moved = True
-            elif kind == "start":
+            elif isinstance(fact, f.Started):
                 record.epoch[fact.job_id] = fact.epoch
         if committed is not None:
             self.check_contents(committed.job_id)
@@ -347,6 +347,6 @@ class World:
         if (live := {(job, int(n)) for job, row in state.jobs.items() for n in row.live}) != record.live:
             raise Violation(f"the folded state has {sorted(live)} live, the facts say {sorted(record.live)}")
         for job, n in record.kept():
-            seq = state.jobs[job].checkpoints[n].fact.seq
+            seq = state.jobs[job].checkpoints[CheckpointId(n)].fact.seq
             if {(h.file_id, h.offset_bytes) for h in self.references.content(job, seq)} != record.committed[job, n].handles:
                 raise Violation(f"I8: References.content of {job} {n} is not what was committed")
