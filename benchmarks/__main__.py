@@ -46,7 +46,9 @@ def run_one(name: str, run: Callable[[Path], list[Result]], scratch: Path, *, as
     if not as_json:
         versions = ", ".join(f"{package} {number}" for package, number in machine["versions"].items())
         print(f"== {name}: {ABOUT.get(name, '')}")
-        print(f"   {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['filesystem']}, load {machine['load_1m']}")
+        print(
+            f"   {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['filesystem']}, load {machine['load_1m']}"
+        )
         print(f"   python {machine['python']}, {versions}")
     for result in run(scratch):
         print(result.as_json(machine) if as_json else result.as_text(), flush=True)

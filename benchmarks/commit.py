@@ -36,6 +36,7 @@ from holdfast.catalog.types import (
     CheckpointMetrics,
     Chunk,
     FileId,
+    JobId,
     KeepLast,
     Role,
     Scope,
@@ -55,7 +56,13 @@ SCHEMA_JSON = json.dumps(
         "type": "struct",
         "fields": [
             {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            for name, kind in (("tailnum", "string"), ("flights", "long"), ("distance", "long"), ("mean_delay", "double"), ("last", "string"))
+            for name, kind in (
+                ("tailnum", "string"),
+                ("flights", "long"),
+                ("distance", "long"),
+                ("mean_delay", "double"),
+                ("last", "string"),
+            )
         ],
     }
 )
@@ -101,7 +108,7 @@ class Job:
 
     transactor: Transactor
     environment: SystemEnvironment
-    job_id: paths.JobId
+    job_id: JobId
     attempt: AttemptToken
     parent: tuple[Chunk, ...] = ()
     number: int = 1

@@ -90,9 +90,7 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
         "data_files": len(files),
     }
     return [
-        Result(
-            benchmark="garbage", measures="query", ratio=ratio(taken["holdfast"], taken["by_hand"]), at_most=AT_MOST, figures=figures
-        )
+        Result(benchmark="garbage", measures="query", ratio=ratio(taken["holdfast"], taken["by_hand"]), at_most=AT_MOST, figures=figures)
     ]
 
 

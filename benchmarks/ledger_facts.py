@@ -9,6 +9,7 @@ The table is laid out as a ledger in use: the bulk in a few large files, as comp
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def write_ledger(directory: Path, size: Size) -> None:
 
 def _shares(facts: pa.Table, count: int) -> Iterator[pa.Table]:
     edges = np.linspace(0, facts.num_rows, count + 1).astype(int)
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         yield facts.slice(low, high - low)
 
 

@@ -9,6 +9,7 @@ broken for one moment is broken.
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from holdfast.catalog.manifest import Manifest, decode
 from holdfast.catalog.schema import SCHEMA, from_table
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import Chunk, JobId, Role, Status
+from holdfast.catalog.types import CheckpointId, Chunk, JobId, Role, Status
 
 Versions = Sequence[Sequence[f.Fact]]
 Content = frozenset[tuple[Any, ...]]
@@ -43,7 +44,7 @@ class Acknowledgement:
     """What a caller was told: this checkpoint is committed. `states` are the bytes that it gave or carried, by name."""
 
     job_id: JobId
-    checkpoint_id: int
+    checkpoint_id: CheckpointId
     states: Mapping[str, bytes] | None = None
 
 
@@ -190,7 +191,7 @@ def i5_one_transaction_for_each_seq(version: int, before: References, facts: Seq
     seqs: dict[JobId, set[int]] = {}
     for fact in facts:
         if (seq := getattr(fact, "seq", None)) is not None:
-            seqs.setdefault(fact.job_id, set()).add(seq)  # type: ignore[union-attr]
+            seqs.setdefault(fact.job_id, set()).add(seq)
     for job_id, found in seqs.items():
         job = before.state.jobs.get(job_id)
         expected = {(job.seq if job else 0) + 1}
@@ -233,7 +234,7 @@ def i7_acknowledged_is_there(evidence: Evidence, references: References) -> None
         row = job.checkpoints.get(ack.checkpoint_id)
         assert row is not None, f"I7: checkpoint {ack.checkpoint_id} of {ack.job_id} was acknowledged and is lost"
         if ack.states is not None and row.live:
-            manifest = decode(evidence.storage.read(row.fact.path), row.fact.path)
+            manifest = _decoded(evidence.storage.read(row.fact.path), row.fact.path)
             assert read_states(manifest, evidence.storage) == dict(ack.states), (
                 f"I7: checkpoint {ack.checkpoint_id} of {ack.job_id} does not hold what was acknowledged"
             )
@@ -246,7 +247,7 @@ def i8_manifests_agree(evidence: Evidence, references: References) -> None:
         data = evidence.storage.read(fact.path)
         where = f"I8: checkpoint {number} of {job_id}"
         assert hashlib.sha256(data).hexdigest() == fact.sha256, f"{where}: {fact.path} is not the manifest that was committed"
-        manifest = decode(data, fact.path)
+        manifest = _decoded(data, fact.path)
         assert (manifest.job_id, manifest.checkpoint_id, manifest.attempt) == (job_id, number, fact.attempt), f"{where}: of another attempt"
         assert content_of(references, job_id, seq) == frozenset(_plain(chunk) for chunk in manifest.chunks), f"{where}: handles differ"
         for chunk in manifest.chunks:
@@ -312,6 +313,11 @@ def with_acknowledged(evidence: Evidence, acknowledged: Iterable[Acknowledgement
     return replace(evidence, acknowledged=tuple(acknowledged))
 
 
+@lru_cache(256)
+def _decoded(data: bytes, path: str) -> Manifest:
+    return decode(data, path)
+
+
 class _Folds:
     """References at rising versions, folded once each."""
 
@@ -325,7 +331,7 @@ class _Folds:
         return self._at[version]
 
 
-def _kept_checkpoints(state: CatalogState) -> list[tuple[JobId, int, int]]:
+def _kept_checkpoints(state: CatalogState) -> list[tuple[JobId, CheckpointId, int]]:
     """Job, number and seq of every live or pinned checkpoint of a main line."""
     pinned = {(ref.job_id, ref.checkpoint_id) for ref in state.pinned()}
     return [

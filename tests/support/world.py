@@ -50,6 +50,7 @@ from tests.support.faulty_storage import FaultyStorage
 from tests.support.invariants import Acknowledgement, Evidence, StorageCall, read_states
 
 JOB = "flights"
+KEEP_ONE = KeepLast(count=1)
 
 State = bytes | list[bytes] | None  # small state, the files of a DataFrame, or its removal
 BEGAN = datetime(2013, 1, 1, tzinfo=UTC)
@@ -80,7 +81,7 @@ class FakeEnvironment:
 
 
 class FakeStateWriter:
-    """Uploads a "DataFrame" (a list of bytes: one file for each) as the native vehicle does: a directory of the write call, then digests."""
+    """Uploads a "DataFrame", which is a list of bytes, a file for each, as the native vehicle does: in a directory of the write call."""
 
     def write(self, df: Any, context: UploadContext) -> tuple[list[Ack], StateInfo]:
         parts: list[bytes] = [df] if isinstance(df, bytes) else list(df)
@@ -245,7 +246,7 @@ class Process:
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 
-    def coordinate(self, job: str = JOB, *, retention: Retention = KeepLast(count=1), start: str | int = "head") -> Coordinator:
+    def coordinate(self, job: str = JOB, *, retention: Retention = KEEP_ONE, start: str | int = "head") -> Coordinator:
         job_id = self.register(job)
 
         def begin(state: CatalogState) -> Ref | None:
@@ -307,7 +308,7 @@ class Process:
             progress=None,
         )
 
-    def commit_beside(self, coordinator: Coordinator, writer: CheckpointWriter, retention: Retention = KeepLast(count=1)) -> int:
+    def commit_beside(self, coordinator: Coordinator, writer: CheckpointWriter, retention: Retention = KEEP_ONE) -> int:
         """Commit what `open_beside` gave; opens no next attempt."""
         request = replace(writer.seal(retention, AttemptToken("0" * 16))[0], next_attempt=None)
         self.commit_request(coordinator.job_id, request)
@@ -395,7 +396,7 @@ def write_states(writer: CheckpointWriter, states: Mapping[str, State]) -> None:
         elif isinstance(state, bytes):
             writer.write_bytes(name, state)
         else:
-            writer.write(name, state)  # type: ignore[arg-type]
+            writer.write(name, state)
 
 
 def late_upload(world: World, opened: f.AttemptOpened, data: bytes = b"late", part: int = 99) -> str:
