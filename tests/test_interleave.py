@@ -151,7 +151,7 @@ def test_between_any_two_calls_of_a_commit(operation: Callable[[Scene], None]) -
 @pytest.mark.parametrize("prepare", SCENES.values(), ids=SCENES)
 def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callable[[], Scene]) -> None:
     """The commit is by the job's own coordinator, where the scene has one that does not act itself; else by a new one, with a cleanup."""
-    if prepare in (scenes.first_checkpoint, scenes.later_checkpoint, scenes.abort, scenes.close):
+    if prepare in (scenes.first_checkpoint, scenes.later_checkpoint, scenes.checkpoint_after_others, scenes.abort, scenes.close):
         between, allowed = second_coordinator_and_cleanup, (FencedError, scenes.Boom)
     elif prepare is scenes.register_and_start:
         between, allowed = second_coordinator, ()

@@ -5,7 +5,10 @@ import pytest
 from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.cleanup import FileStatus
 from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, RefusedError
+from holdfast.catalog.ledger import LedgerConflictError
+from holdfast.catalog.ledger_memory import MemoryLedger
 from holdfast.catalog.state import Ref
+from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Status
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
@@ -158,6 +161,28 @@ def test_a_scrub_spares_an_attempt_that_opened_before_and_after_its_listing(worl
     resume(world)
 
 
+def test_a_scrub_is_not_alarmed_by_an_attempt_that_opens_while_it_runs(world: World) -> None:
+    """Scrub against a new attempt: opened, and uploading, right before or after the listing. Were the ledger read first, its token would
+    be unknown."""
+    process, scrubber = world.process(), world.process()
+    coordinator = process.coordinate()
+    for verb in ("list", "empty_directories", "refresh", "scan"):
+        opened: list[AttemptToken] = []
+
+        def act(opened: list[AttemptToken] = opened) -> None:
+            writer = process.open_beside(coordinator, None)
+            write_states(writer, {"model": BIG})
+            opened.append(writer.attempt)
+
+        at_first(scrubber, verb, act)
+        assert scrubber.scrub().deleted_files == 0
+        scrubber.arm()
+        assert len(world.paths(f"jobs/{coordinator.job_id}/exclusive")) == 1
+        process.kill(opened[0])
+        assert scrubber.scrub().deleted_files == 1
+    resume(world)
+
+
 def test_a_scrub_spares_an_attempt_that_commits_between_its_listing_and_its_reading(world: World) -> None:
     """Listed while in flight, ended when the ledger is read: the file rows say that its files are known."""
     process, scrubber = world.process(), world.process()
@@ -223,6 +248,27 @@ def test_a_commit_that_landed_with_its_response_lost_is_success_told_once(world:
     assert world.job().head == writer.result.checkpoint_id == 2
     process.arm()
     process.checkpoint(coordinator, {"planes": [b"three"]})
+    resume(world)
+
+
+class LyingLedger(MemoryLedger):
+    """Takes a commit and calls it a conflict, as a client does that sends a request again."""
+
+    def append(self, facts, *, keys, operation) -> None:
+        super().append(facts, keys=keys, operation=operation)
+        raise LedgerConflictError("a transaction with this key was committed: your own")
+
+
+def test_a_commit_that_landed_and_is_called_a_conflict_is_success_told_once(world: World) -> None:
+    """The client sent the commit twice, and met its own first copy. The operation's id is looked for before the conflict is believed."""
+    process = world.process()
+    coordinator = process.coordinate()
+    process.checkpoint(coordinator, {"planes": [b"one"]})
+    version = world.log.version
+    transactor = Transactor(LyingLedger(world.log), process.environment)
+    transactor.run(lambda state: lifecycle.hold(state, Ref(coordinator.job_id, 1), "audit", None))
+    assert world.log.version == version + 1 == world.log.durable_version
+    assert world.job().holds == {(1, "audit")}
     resume(world)
 
 

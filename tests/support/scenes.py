@@ -95,6 +95,16 @@ def later_checkpoint() -> Scene:
     return scene
 
 
+def checkpoint_after_others() -> Scene:
+    """As `later_checkpoint`, but operators were there since the coordinator last looked: its memory is stale."""
+    scene = later_checkpoint()
+    operator = scene.world.process()
+    operator.hold(2)
+    operator.hold(4, "other")
+    operator.unhold(4, "other")
+    return scene
+
+
 def abort() -> Scene:
     scene = used_catalog()
     coordinator = scene.coordinator
@@ -184,7 +194,7 @@ def register_and_start() -> Scene:
 SCENES: dict[str, Callable[[], Scene]] = {
     scene.__name__: scene
     for scene in (
-        first_checkpoint, later_checkpoint, abort, close, vacuum, scrub, drop, hold, unhold, kill, restore, start, register_and_start,
+        first_checkpoint, later_checkpoint, checkpoint_after_others, abort, close, vacuum, scrub, drop, hold, unhold, kill, restore, start, register_and_start,
     )
 }  # fmt: skip
 

@@ -1,0 +1,139 @@
+"""The benchmarks' harness: the line it prints, how goals are judged, the exit code; and that each benchmark runs, in small."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks import commit, garbage, harness
+from benchmarks.harness import Result
+from benchmarks.ledger_facts import Size
+
+SMALL_HISTORY = Size(jobs=2, checkpoints=60, handles=14, files=4, kept=5, held=2, vacuumed=40, large_files=2, small_files=3)
+
+
+def result(ratio=1.21, at_most=1.3) -> Result:
+    return Result(benchmark="commit", measures="p50", ratio=ratio, at_most=at_most, figures={"runs": 3})
+
+
+def use_benchmark(monkeypatch, run):
+    monkeypatch.setattr(program, "_load", lambda _: run)
+
+
+def test_a_line_has_exactly_the_promised_fields():
+    line = json.loads(result().as_json({"cores": 2}))
+    assert line == {
+        "benchmark": "commit",
+        "measures": "p50",
+        "ratio": 1.21,
+        "goal": "<= 1.3",
+        "holds": True,
+        "figures": {"runs": 3},
+        "machine": {"cores": 2},
+    }
+    assert list(line) == ["benchmark", "measures", "ratio", "goal", "holds", "figures", "machine"]
+
+
+@pytest.mark.parametrize(("ratio", "holds"), [(1.299, True), (1.3, True), (1.301, False), (float("nan"), False)])
+def test_a_goal_holds_up_to_its_limit(ratio, holds):
+    assert result(ratio).holds is holds
+
+
+def test_a_whole_goal_is_printed_without_a_fraction():
+    assert result(at_most=3.0).goal == "<= 3"
+
+
+def test_a_missed_goal_stands_out_in_the_text():
+    assert "DOES NOT HOLD" in result(2.0).as_text()
+    assert "DOES NOT HOLD" not in result(1.0).as_text()
+
+
+def test_the_ratio_is_of_medians_so_that_one_slow_run_does_not_matter():
+    assert harness.ratio([1.2, 1.2, 90.0], [1.0, 1.0, 1.0]) == 1.2
+
+
+def test_the_sides_take_turns():
+    turns = []
+    sides = {"a": lambda n: turns.append(("a", n)) or 1.0, "b": lambda n: turns.append(("b", n)) or 2.0}
+    taken = harness.interleave(sides, 2, what="test")
+    assert turns == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert taken == {"a": [1.0, 1.0], "b": [2.0, 2.0]}
+
+
+def test_no_round_begins_after_the_time_is_over_but_one_is_always_run():
+    assert harness.interleave({"a": lambda _: 1.0}, 5, what="test", within_s=-1) == {"a": [1.0]}
+
+
+def test_a_spread_of_one_run_is_that_run():
+    assert harness.spread([0.25], "ms") == {"median_ms": 250, "p25_ms": 250, "p75_ms": 250, "min_ms": 250, "max_ms": 250, "runs": 1}
+
+
+def test_the_exit_code_is_zero_whether_or_not_the_goal_holds(monkeypatch, capsys):
+    use_benchmark(monkeypatch, lambda _: [result(1.0), result(9.0)])
+    assert program.main(["commit", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["holds"] for line in lines] == [True, False]
+    assert all(line["machine"]["versions"]["deltalake"] for line in lines)
+
+
+def test_a_crash_exits_with_one_after_the_other_benchmarks_ran(monkeypatch, capsys):
+    def load(name):
+        def run(_):
+            if name == "commit":
+                raise AssertionError("the answers differ")
+            return [Result(benchmark=name, measures="x", ratio=1.0, at_most=1.0, figures={})]
+
+        return run
+
+    monkeypatch.setattr(program, "_load", load)
+    assert program.main([]) == 1
+    printed = capsys.readouterr()
+    assert "restore x: 1 (goal <= 1: holds)" in printed.out
+    assert "the answers differ" in printed.err
+    assert "crashed: commit" in printed.err
+
+
+def test_an_unknown_benchmark_is_refused_with_the_names_there_are(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        program.main(["speed"])
+    assert exit_.value.code == 2
+    assert all(name in capsys.readouterr().err for name in program.ABOUT)
+
+
+@pytest.mark.parametrize("name", program.ABOUT)
+def test_every_benchmark_that_is_listed_exists(name):
+    assert callable(program._load(name))
+
+
+def test_commit_measures_p50_and_growth(tmp_path):
+    p50, growth = commit.run(tmp_path, commits=6, warm_up=2, edge=2)
+    assert (p50.measures, p50.goal) == ("p50", "<= 1.3")
+    assert (growth.measures, growth.goal) == ("growth", "<= 3")
+    assert p50.figures["holdfast"]["runs"] == p50.figures["floor"]["runs"] == 6
+
+
+def test_garbage_gives_equal_answers_on_a_small_history(tmp_path):
+    [query] = garbage.run(tmp_path, SMALL_HISTORY, rounds=1)
+    assert (query.benchmark, query.goal) == ("garbage", "<= 1.3")
+    assert query.figures["references"] == 2 * 60 * 14
+    assert query.figures["unreferenced"] > 0
+
+
+def test_garbage_fails_where_the_two_answers_differ(tmp_path, monkeypatch):
+    monkeypatch.setattr(garbage, "BY_HAND", garbage.BY_HAND.replace("k.seq >= i.from_seq", "k.seq > i.from_seq"))
+    with pytest.raises(AssertionError, match="disagree"):
+        garbage.run(tmp_path, SMALL_HISTORY, rounds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "measures"), [("full_checkpoint", ["write"]), ("restore", ["verified", "plain"])])
+def test_the_benchmarks_of_spark_run_in_a_session_of_their_own(tmp_path, name, measures):
+    program_text = (
+        f"from pathlib import Path; from benchmarks.{name} import run\n"
+        f"for result in run(Path({str(tmp_path)!r}), rows=1_000, rounds=1): print(result.as_json({{}}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program_text], capture_output=True, text=True, check=True, cwd=os.getcwd())
+    assert [json.loads(line)["measures"] for line in done.stdout.splitlines()] == measures
