@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from holdfast.compaction import vacuum
-from tests.support import model_actors
+from tests.support import model_steps
 from tests.support.model_world import Violation, World
 from tests.support.mutants import MUTANTS, replaced
 
@@ -36,9 +36,9 @@ def history(seed: int, steps: int = STEPS, *, rest: bool = True) -> World:
     world = World(seed)
     try:
         for _ in range(steps):
-            model_actors.step(world)
+            model_steps.step(world)
         if rest:
-            model_actors.quiesce(world)
+            model_steps.quiesce(world)
     except Violation as violation:
         violation.story = tuple(world.story)  # type: ignore[attr-defined]
         raise

@@ -100,7 +100,8 @@ def test_an_unknown_benchmark_is_refused_with_the_names_there_are(capsys):
     with pytest.raises(SystemExit) as exit_:
         program.main(["speed"])
     assert exit_.value.code == 2
-    assert all(name in capsys.readouterr().err for name in program.ABOUT)
+    told = capsys.readouterr().err
+    assert all(name in told for name in program.ABOUT)
 
 
 @pytest.mark.parametrize("name", program.ABOUT)

@@ -10,7 +10,7 @@ from holdfast.catalog.cleanup import GarbageFile, References, find_garbage
 from holdfast.catalog.facts import Fact
 from holdfast.catalog.schema import Operation, to_table
 from tests.model import history
-from tests.support.model_world import NOW
+from tests.support.model_ports import NOW
 
 OPERATION = Operation(operation_id="op", at=NOW, by="model")
 
@@ -22,9 +22,12 @@ def test_sql_and_python_find_the_same_garbage(seed: int, share: float, order) ->
     commits = history(seed, steps=80, rest=False).log.commits
     facts = [fact for commit in commits[: max(2, round(share * len(commits)))] for fact in commit.facts]
     garbage = find_garbage(References.of(facts))
-    assert _by_sql(facts) == (_sorted(garbage.unreferenced), _sorted(garbage.condemned))
+    expected = (_sorted(garbage.unreferenced), _sorted(garbage.condemned))
+    assert _by_sql(facts) == expected
     order.shuffle(facts)
-    assert _by_sql(facts) == (_sorted(garbage.unreferenced), _sorted(garbage.condemned))
+    assert _by_sql(facts) == expected
+    garbage = find_garbage(References.of(facts))
+    assert (_sorted(garbage.unreferenced), _sorted(garbage.condemned)) == expected
 
 
 def test_the_histories_have_garbage_of_every_kind() -> None:

@@ -15,7 +15,7 @@ from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import AttemptToken, Chunk, JobId, KeepAll, KeepLast, Role, Scope, Status, StoredFile
 from holdfast.compaction import scrub, vacuum
 from tests.support.faults import Crash
-from tests.support.model_world import JOBS, Promise, Violation, World
+from tests.support.model_world import Promise, Violation, World
 
 STATES = ("a", "b", "c")
 RETENTIONS = (KeepLast(count=1), KeepLast(count=1), KeepLast(count=2), KeepLast(count=3), KeepAll())
@@ -292,97 +292,3 @@ class Scrub:
                 pass
             return False
         return True
-
-
-# ---- operators, and the history itself --------------------------------------------------------------------------------
-
-
-def remembered(w: World) -> CatalogState:
-    """What an operator sees: the newest state, or an old one."""
-    return w.operator.fresh() if w.random.random() < 0.6 else w.operator.known()
-
-
-def kill(w: World) -> None:
-    """A wrong guess as often as a right one."""
-    state = remembered(w)
-    tokens = [(job_id, token) for job_id, job in state.jobs.items() for token in job.open_attempts]
-    if tokens:
-        job, token = w.random.choice(tokens)
-        w.story.append(f"kill {token}")
-        w.killed.add(token)
-        w.operator.run(lambda state: lifecycle.end_attempt(state, job, token, Status.KILLED, "operator"))
-
-
-def drop(w: World) -> None:
-    live = [Ref(job_id, n) for job_id, job in remembered(w).jobs.items() for n in job.live]
-    if live:
-        ref = w.random.choice(live)
-        w.operator.run(lambda state: lifecycle.drop(state, ref, "operator"))
-        w.story.append(f"drop {ref.checkpoint_id} of {ref.job_id[0]}")
-
-
-def hold(w: World) -> None:
-    state = remembered(w)
-    held = [(Ref(job_id, n), name) for job_id, job in state.jobs.items() for n, name in sorted(job.holds)]
-    if held and w.random.random() < 0.6:
-        ref, name = w.random.choice(held)
-        w.operator.run(lambda state: lifecycle.unhold(state, ref, name))
-    elif live := [Ref(job_id, n) for job_id, job in state.jobs.items() for n in job.live]:
-        ref = w.random.choice(live)
-        w.operator.run(lambda state: lifecycle.hold(state, ref, "keep", None))
-        w.story.append(f"hold {ref.checkpoint_id} of {ref.job_id[0]}")
-
-
-def operate(w: World) -> None:
-    """An operator does something, from a memory that may be old, and may be refused."""
-    try:
-        w.random.choice((kill, drop, drop, hold))(w)
-    except HoldfastError:
-        pass
-    except Crash:
-        w.operator = w.transactor()
-
-
-STARTS = (
-    *(lambda w: Coordinator(w, w.random.choice((JOBS[0], JOBS[0], JOBS[1]))),) * 5,
-    *(Vacuum,) * 3,
-    *(Scrub,) * 2,
-    *(Reader,) * 2,
-)
-
-
-def step(w: World) -> None:
-    """One thing happens."""
-    roll = w.random.random()
-    if w.stormy and w.unsynced and roll < 0.3:
-        w.actors.append(Vacuum(w))
-        w.run(w.actors[-1])
-        return
-    if roll < 0.09 or not w.actors:
-        w.actors.append(w.random.choice(STARTS)(w))
-    elif roll < 0.16:
-        operate(w)
-    elif roll < 0.21:
-        w.deliver()
-    elif w.power_fails():
-        w.lose_power()
-    else:
-        w.run(w.random.choice(w.actors[-6:]))
-        return
-    w.check_files()
-
-
-def quiesce(w: World) -> None:
-    """Everything ends, everything late lands, cleanup runs: storage is exactly what the kept checkpoints need."""
-    w.calm = True
-    w.actors.clear()
-    while w.in_flight:
-        w.deliver()
-    w.check_files()
-    w.operator = w.transactor()
-    for token, opened in list(w.record.open.items()):
-        w.operator.run(lambda state, o=opened, t=token: lifecycle.end_attempt(state, o.job_id, t, Status.KILLED, "the end"))
-    for process in (Vacuum(w), Scrub(w)):
-        while process.step():
-            pass
-    w.check_end()

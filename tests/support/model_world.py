@@ -8,20 +8,18 @@ import random
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import lifecycle
 from holdfast.catalog.cleanup import References
 from holdfast.catalog.commit_rule import Identity
-from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
-from holdfast.catalog.storage_memory import MemoryStorage
-from holdfast.catalog.transactions import READ_BACKS, Transactor
+from holdfast.catalog.ledger_memory import MemoryLog
+from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, JobId
 from tests.support.faults import Crash
+from tests.support.model_ports import ModelEnvironment, ModelLedger, ModelStorage
 
 JOBS = (JobId("j-00000001"), JobId("k-00000002"))
-NOW = datetime(2013, 1, 1, tzinfo=UTC)
 
 Checkpoint = tuple[JobId, int]
 
@@ -38,85 +36,6 @@ class Promise:
     handles: frozenset[Identity]
     files: Mapping[str, bytes]  # path -> bytes
     file_ids: frozenset[FileId]
-
-
-@dataclass(slots=True)
-class ModelEnvironment:
-    """Ids are numbers, so that a seed is a history; time stands still."""
-
-    ids: int = 0
-    actor: str = "model"
-
-    def now(self) -> datetime:
-        return NOW
-
-    def monotonic_s(self) -> float:
-        return 0.0
-
-    def new_id(self) -> str:
-        self.ids += 1
-        return f"{self.ids:016x}"
-
-    def pause(self, attempt: int) -> None:
-        pass
-
-
-class ModelLedger(MemoryLedger):
-    """A process's handle on the log. The process may die around a commit, or not hear of it."""
-
-    def __init__(self, world: "World") -> None:
-        super().__init__(world.log)
-        self._world = world
-        self._blind = 0
-
-    def refresh(self):
-        if self._blind:
-            self._blind -= 1
-            raise OSError("the log cannot be read")
-        return super().refresh()
-
-    def append(self, facts, *, keys, operation) -> None:
-        fate = self._world.fate()
-        if fate == "dies before":
-            raise Crash(fate)
-        if fate == "refused":
-            raise OSError(fate)
-        super().append(facts, keys=keys, operation=operation)
-        self._world.observe()
-        if fate == "dies after":  # visible to all, durable for none
-            raise Crash(fate)
-        if fate == "outcome unknown":
-            self._blind = READ_BACKS
-        if fate in ("response lost", "outcome unknown"):
-            raise OSError(fate)
-
-
-class ModelStorage(MemoryStorage):
-    """Deletes may fail, may land once more later, and leave the others time to run before them."""
-
-    def __init__(self, world: "World") -> None:
-        super().__init__()
-        self.objects = self._objects
-        self._world = world
-
-    def delete(self, path: str) -> None:
-        self._world.interleave()
-        if not self._world.calm:
-            roll = self._world.random.random()
-            if roll < 0.04:
-                raise Crash("dies before a delete")
-            if roll < 0.07:
-                raise OSError("the delete failed")
-            if roll < 0.25:
-                self._world.in_flight.append(("delete", path, b""))
-        super().delete(path)
-
-    def land(self, what: str, path: str, data: bytes) -> None:
-        """A request of long ago arrives. A write never replaces an object, as every creation here is exclusive."""
-        if what == "put":
-            self._objects.setdefault(path, data)
-        else:
-            self._objects.pop(path, None)
 
 
 @dataclass(slots=True)
