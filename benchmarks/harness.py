@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-BUDGET_S = 180  # of the rounds; with set-up and the last round a benchmark stays below five minutes
+BUDGET_S = 120  # of the rounds; with set-up and the last round a benchmark stays below five minutes even on a busy machine
 VERSIONS_OF = ("holdfast", "deltalake", "pyarrow", "duckdb", "pyspark", "delta-spark")
 
 

@@ -13,7 +13,8 @@ from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.types import Purpose, Scope, Status
 from holdfast.catalog.views import VIEWS, Engine, views_for
 from holdfast.writers.spark_views import register_views
-from tests.support.history import T0, J, K, committed, end, ended, file, handle, history, manifest, opened
+from tests.spark_support import session_settings
+from tests.support.history import SMALL_LEDGER, T0, J, K, committed, end, ended, file, handle, history, manifest, opened
 
 # The definition, word for word, over the other views: references times live checkpoints, as cleanup itself must never be.
 DEFINITION = """
@@ -105,11 +106,12 @@ def test_spark_gives_the_answer_of_the_definition_on_many_histories(spark, conne
     facts = [fact for seed in range(150) for fact in some_facts(random.Random(seed), f"{seed}/")]
     table = to_table(facts, OPERATION)
     write_deltalake(str(tmp_path / "ledger"), table)
-    register_views(spark, str(tmp_path / "ledger"))
     duckdb_engine.views_over(connection, table)
     expected = answer(connection, DEFINITION)
     assert 50 < len(expected) < 600
-    assert sorted(tuple(row) for row in spark.table("unreferenced_files").collect()) == expected
+    with session_settings(spark, SMALL_LEDGER):
+        register_views(spark, str(tmp_path / "ledger"))
+        assert sorted(tuple(row) for row in spark.table("unreferenced_files").collect()) == expected
     assert answer(connection, "FROM unreferenced_files") == expected
 
 

@@ -1,7 +1,10 @@
 """A coordinator and its checkpoints, over the reference adapters: what a user writes, carries, removes and gets back."""
 
+from pathlib import Path
+
 import pytest
 
+import holdfast
 from holdfast.catalog.errors import (
     AttemptEndedError,
     DamagedFileError,
@@ -10,8 +13,8 @@ from holdfast.catalog.errors import (
     RefusedError,
     UsageError,
 )
-from holdfast.catalog.types import INLINE_LIMIT_BYTES, KeepAll, Status
-from tests.support.invariants import assert_catalog_sound
+from holdfast.catalog.types import INLINE_LIMIT_BYTES, CheckpointId, KeepAll, KeepLast, Status
+from tests.support.invariants import Acknowledgement, assert_catalog_sound, assert_clean, evidence_of, with_acknowledged
 from tests.support.scenes import Boom, resume
 from tests.support.world import World, opened_attempts, write_states
 
@@ -320,3 +323,29 @@ def test_jobs_do_not_disturb_each_other(world: World) -> None:
     other.checkpoint(theirs, {"offsets": b"last"})
     theirs.close()
     resume(world)
+
+
+def test_the_invariants_hold_over_a_real_catalog_as_well(tmp_path: Path) -> None:
+    """The same checks over the Delta ledger and a local disk, folded from the commits in its log."""
+    large = b"x" * 30_000
+    with holdfast.open(tmp_path / "catalog", create=True) as catalog:
+        with catalog.coordinate("flights", retention=KeepLast(count=2)) as job:
+            for n in range(1, 5):
+                with job.checkpoint({"week": n}) as cp:
+                    cp.write_bytes("offsets", str(n).encode())
+                    if n != 3:
+                        cp.write_bytes("model", large + str(n).encode())
+                if n == 3:
+                    catalog.hold("flights", 2, "audit")
+            with pytest.raises(Boom), job.checkpoint() as cp:
+                cp.write_bytes("model", large)
+                raise Boom
+        with catalog.coordinate("flights", start=2) as job, job.checkpoint() as cp:
+            cp.write_bytes("offsets", b"back")
+        assert catalog.vacuum().deleted_files > 0
+        assert catalog.scrub().failed == ()
+        told = Acknowledgement(job_id=job.job_id, checkpoint_id=CheckpointId(6), states={"offsets": b"back", "model": large + b"2"})
+        evidence = with_acknowledged(evidence_of(catalog), [told])
+        assert len(evidence.versions) > 10
+        assert_catalog_sound(evidence)
+        assert_clean(evidence)

@@ -14,7 +14,8 @@ from holdfast.catalog.errors import DamagedLedgerError, UsageError
 from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.views import VIEWS, Engine, views_for
 from holdfast.writers.spark_views import register_views
-from tests.support.history import T0, J, K, history, minute, transactions
+from tests.spark_support import session_settings
+from tests.support.history import SMALL_LEDGER, T0, J, K, history, minute, transactions
 
 # The design's table, section 4. Columns may be added at the end, never changed.
 CONTRACT = {
@@ -121,6 +122,12 @@ def ledger(tmp_path_factory) -> str:
     return path
 
 
+@pytest.fixture
+def small_spark(spark):
+    with session_settings(spark, SMALL_LEDGER):
+        yield spark
+
+
 @pytest.fixture(scope="module")
 def connection(ledger):
     with duckdb_engine.connect(ledger) as connection:
@@ -154,10 +161,10 @@ def test_columns_have_only_the_types_that_analysts_were_promised(connection):
     assert types <= {"int64", "int32", "string", "bool", "timestamp[us, tz=UTC]", "binary"}
 
 
-def test_spark_gives_equal_columns_types_and_rows(spark, ledger, connection):
-    register_views(spark, ledger)
+def test_spark_gives_equal_columns_types_and_rows(small_spark, ledger, connection):
+    register_views(small_spark, ledger)
     for name in CONTRACT:
-        found, expected = spark.table(name).toArrow(), view(connection, name)
+        found, expected = small_spark.table(name).toArrow(), view(connection, name)
         assert found.column_names == expected.column_names
         assert [field.type for field in found.schema if not pa.types.is_timestamp(field.type)] == [
             field.type for field in expected.schema if not pa.types.is_timestamp(field.type)
@@ -165,13 +172,13 @@ def test_spark_gives_equal_columns_types_and_rows(spark, ledger, connection):
         assert rows(found.cast(expected.schema)) == rows(expected), name
 
 
-def test_spark_keeps_to_the_version_that_was_asked_for(spark, ledger):
-    register_views(spark, ledger, version=2)
-    assert [row.checkpoint_id for row in spark.table("checkpoints").collect()] == [1]
+def test_spark_keeps_to_the_version_that_was_asked_for(small_spark, ledger):
+    register_views(small_spark, ledger, version=2)
+    assert [row.checkpoint_id for row in small_spark.table("checkpoints").collect()] == [1]
     with pytest.raises(UsageError, match="version 999"):
-        register_views(spark, ledger, version=999)
+        register_views(small_spark, ledger, version=999)
     with pytest.raises(DamagedLedgerError, match="nowhere"):
-        register_views(spark, f"{ledger}/nowhere")
+        register_views(small_spark, f"{ledger}/nowhere")
 
 
 def test_a_version_is_the_ledger_as_it_was(ledger):
