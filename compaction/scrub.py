@@ -6,12 +6,15 @@ touched. One well-formed token that the ledger never knew stops the scrub before
 backup, and the "orphans" may be the newer state.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from holdfast.catalog import paths
 from holdfast.catalog.cleanup import OrphanRule, Verdict
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import ForeignTokensError
+from holdfast.catalog.errors import DamagedFileError, ForeignTokensError
+from holdfast.catalog.manifest import decode
+from holdfast.catalog.queries import Queries
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.transactions import Transactor
 from holdfast.compaction.runs import MaintenanceRun
@@ -43,6 +46,30 @@ class ScrubReport:
     failed: tuple[str, ...]
 
 
+def survey(transactor: Transactor, storage: Storage, queries: Queries) -> ScrubPlan:
+    """What a scrub would do now. The order of the three readings is the safety of it: storage, attempts, paths.
+
+    An attempt that is opened after the listing has nothing in it; one that ends between the last two readings counts as open.
+    """
+    objects, directories = list(storage.list("")), list(storage.empty_directories(""))
+    rule = OrphanRule.over(transactor.fresh(), set())
+    rule.present = queries.present_paths()
+    plan = plan_scrub(objects, directories, rule)
+    strangers = tuple(orphan for orphan in plan.orphans if _is_of_another_ledger(orphan, storage, rule))
+    orphans = tuple(orphan for orphan in plan.orphans if orphan not in strangers)
+    return replace(plan, orphans=orphans, unknown=(*plan.unknown, *strangers))
+
+
+def _is_of_another_ledger(orphan: StoredObject, storage: Storage, rule: OrphanRule) -> bool:
+    """Whether a manifest names an attempt that the ledger never knew: `chk-<n>` has no token, and a restored ledger gives n again."""
+    if not isinstance(paths.parse(orphan.path), paths.ChkPath):
+        return False
+    try:
+        return decode(storage.read(orphan.path), orphan.path).attempt not in rule.attempts
+    except (FileNotFoundError, DamagedFileError):
+        return False  # gone meanwhile, or never whole: nobody's state
+
+
 def plan_scrub(objects: Sequence[StoredObject], directories: Sequence[str], rule: OrphanRule) -> ScrubPlan:
     """Judge a listing by a snapshot of the ledger that was read after it."""
     found: dict[Verdict, list[StoredObject]] = {verdict: [] for verdict in Verdict}
@@ -50,12 +77,26 @@ def plan_scrub(objects: Sequence[StoredObject], directories: Sequence[str], rule
         found[rule.judge(stored.path)].append(stored)
     return ScrubPlan(
         orphans=tuple(found[Verdict.ORPHAN]),
-        directories=tuple(d for d in directories if rule.judge(f"{d}/_") is Verdict.ORPHAN),
+        directories=_directories_to_empty(found, directories, rule),
         foreign=tuple(found[Verdict.FOREIGN]),
         unknown=tuple(found[Verdict.UNKNOWN_TOKEN]),
         in_flight=tuple(found[Verdict.IN_FLIGHT]),
         known_objects=len(found[Verdict.KNOWN]),
     )
+
+
+def _directories_to_empty(found: Mapping[Verdict, Sequence[StoredObject]], empty: Sequence[str], rule: OrphanRule) -> tuple[str, ...]:
+    """The directories of ended attempts that hold nothing once the orphans are deleted, deepest first."""
+    staying = {d for verdict, objects in found.items() if verdict is not Verdict.ORPHAN for stored in objects for d in _way_up(stored.path)}
+    emptied = {d for stored in found[Verdict.ORPHAN] for d in _way_up(stored.path)}
+    left = {d for d in emptied.union(empty) - staying if rule.judge(f"{d}/_") is Verdict.ORPHAN}
+    return tuple(sorted(left, key=lambda d: (-d.count("/"), d)))
+
+
+def _way_up(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def require_known_tokens(plan: ScrubPlan) -> None:

@@ -2,12 +2,10 @@
 
 import os
 import weakref
-from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from holdfast.catalog import duckdb_engine, lifecycle, paths
-from holdfast.catalog.cleanup import OrphanRule
 from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.errors import AttemptEndedError, FencedError, NotFoundError, RefusedError
@@ -18,11 +16,12 @@ from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import DEFAULT_MAX_PARALLELISM, AttemptToken, CheckpointId, JobId, KeepLast, Retention, Status
-from holdfast.compaction.scrub import ScrubPlan, ScrubReport, plan_scrub, run_scrub
+from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, KeepLast, Retention, Status
+from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import VerifyReport, run_verify
 from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.registration import Start, begin_with, register_job
 from holdfast.writers.restore import Checkpoint, load_committed, load_manifest
 from holdfast.writers.vehicles import UploadBy, state_writer
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Address = str | os.PathLike[str]
-Begin = Literal["head", "nothing"] | int | Address
 
 
 class Catalog:
@@ -73,7 +71,7 @@ class Catalog:
         *,
         max_parallelism: int | None = None,
         retention: Retention = KeepLast(count=1),  # noqa: B008 - frozen
-        start: Begin = "head",
+        start: Start = "head",
         upload: UploadBy = "native",
     ) -> Coordinator:
         """Become the coordinator of a job, registering it if it is new: a new epoch, which fences a predecessor.
@@ -85,10 +83,7 @@ class Catalog:
             RefusedError: the job has another max_parallelism, or the checkpoint to start from was dropped.
             NotFoundError, AddressError: there is no such checkpoint.
         """
-        if not job or not job.isprintable():
-            msg = f"{job!r} cannot be the name of a job: give a name of printable characters"
-            raise RefusedError(msg)
-        job_id = self._registered(job, max_parallelism)
+        job_id = register_job(self._transactor, self._environment, job, max_parallelism)
         ledger = open_ledger(self._storage, self._marker)
         return Coordinator(
             transactor=Transactor(ledger, self._environment),
@@ -97,46 +92,8 @@ class Catalog:
             state_writer=state_writer(upload),
             job_id=job_id,
             retention=retention,
-            begin=self._begin(job_id, start),
+            begin=begin_with(start, job_id, self._storage),
         )
-
-    def _registered(self, name: str, max_parallelism: int | None) -> JobId:
-        def decide(state: CatalogState) -> lifecycle.Transaction:
-            if name in state.names:  # another process registered it while this one was about to
-                return lifecycle.Transaction([], {}, state.names[name])
-            return lifecycle.register(state, fresh_id, name, max_parallelism or DEFAULT_MAX_PARALLELISM)
-
-        state = self._transactor.fresh()
-        if name not in state.names:
-            fresh_id = paths.new_job_id(name, self._environment.new_id())
-            self._transactor.run(decide)
-            state = self._transactor.known()
-        registered = state.job_named(name).registered
-        if max_parallelism is not None and registered.max_parallelism != max_parallelism:
-            msg = (
-                f"job {name!r} has max_parallelism={registered.max_parallelism} and cannot have {max_parallelism}: "
-                "its key groups are fixed; leave the argument out, or register another job"
-            )
-            raise RefusedError(msg)
-        return registered.job_id
-
-    def _begin(self, job_id: JobId, start: Begin) -> Callable[[CatalogState], Ref | None]:
-        if start == "head":
-            return lambda state: state.job(job_id).begin
-        if start == "nothing":
-            return lambda _: None
-        if isinstance(start, int):
-            ref = Ref(job_id, CheckpointId(start))
-            return lambda _: ref
-        address = paths.parse_checkpoint_directory(start)
-        if open_storage(address.root).address != self.address:
-            msg = f"{os.fspath(start)} is not in the catalog {self.address}: a job starts from a checkpoint of its own catalog"
-            raise NotFoundError(msg)
-        if address.job_id != job_id:
-            msg = f"{os.fspath(start)} is a checkpoint of job {address.job_id}, not of {job_id}: give one of this job"
-            raise NotFoundError(msg)
-        ref = Ref(job_id, address.checkpoint_id)
-        return lambda _: ref
 
     def checkpoint(self, job: str, checkpoint_id: int | None = None) -> Checkpoint:
         """A live checkpoint (None: the head) for reading. Pinned, so that its files stay, until this catalog object is closed.
@@ -153,8 +110,8 @@ class Catalog:
             fact = state.checkpoint(Ref(opened.result.parent_job_id, opened.result.parent_checkpoint_id)).fact
             return lifecycle.Transaction(opened.facts, opened.keys, fact)
 
+        self._pins[token] = self._transactor.fresh().job_named(job).job_id  # before the opening: it may land without our hearing of it
         fact = self._transactor.run(decide)
-        self._pins[token] = fact.job_id
         return Checkpoint(load_committed(self._storage, fact), self._storage)
 
     def hold(self, job: str, checkpoint_id: int, name: str, note: str | None = None) -> None:
@@ -195,10 +152,8 @@ class Catalog:
         return run_vacuum(plan, self._transactor, self._storage, self._environment, progress)
 
     def plan_scrub(self) -> ScrubPlan:
-        """What `scrub` would do now: storage is listed first, the ledger is read after it (I3)."""
-        objects, directories = list(self._storage.list("")), list(self._storage.empty_directories(""))
-        state = self._transactor.fresh()  # before the paths: an attempt that ends in between then counts as open
-        return plan_scrub(objects, directories, OrphanRule.over(state, self._queries.present_paths()))
+        """What `scrub` would do now."""
+        return survey(self._transactor, self._storage, self._queries)
 
     def scrub(self, *, dry_run: bool = False, progress: Progress | None = None) -> ScrubReport:
         """Find and delete what ended attempts left and no row names. Foreign files are reported and never touched.
@@ -271,5 +226,5 @@ def _release_pins(transactor: Transactor, pins: dict[AttemptToken, JobId]) -> No
         token, job_id = pins.popitem()
         try:
             transactor.run(lambda state, t=token, j=job_id: lifecycle.end_attempt(state, j, t, Status.RELEASED, "closed"))  # type: ignore[misc]
-        except (AttemptEndedError, FencedError):
-            continue  # an operator ended it first: nothing is pinned any more, as wanted
+        except (AttemptEndedError, FencedError, RefusedError):
+            continue  # an operator ended it first, or it was never opened: nothing is pinned, as wanted

@@ -9,7 +9,7 @@ from holdfast.catalog.ledger import LedgerConflictError
 from holdfast.catalog.ledger_memory import MemoryLedger
 from holdfast.catalog.state import Ref
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Status
+from holdfast.catalog.types import AttemptToken, CheckpointId, KeepAll, KeepLast, Status
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.scenes import BIG, resume, used_catalog
@@ -361,7 +361,7 @@ def test_of_two_committers_of_one_attempt_one_wins(world: World) -> None:
     writer = one.open_beside(coordinator, None)
     write_states(writer, {"offsets": b"one"})
     request, _ = writer.seal(KeepAll(), AttemptToken("0" * 16))
-    with pytest.raises(FileExistsError):
+    with pytest.raises(AttemptEndedError, match="another process commits the same attempt"):
         writer.seal(KeepAll(), AttemptToken("1" * 16))
     at_first(one, "append", lambda: two.commit_request(coordinator.job_id, request))
     with pytest.raises(AttemptEndedError, match="already committed"):
@@ -452,6 +452,30 @@ def test_a_ledger_restored_from_a_backup_costs_no_newer_state(world: World) -> N
     world.log.durable_version = world.log.version
     assert_catalog_sound(world)
     resume(world)
+
+
+def test_a_manifest_of_the_newer_state_is_spared_although_a_restored_ledger_gives_its_number_again(world: World) -> None:
+    """`chk-<n>` carries no token. The restored ledger opens its own attempt for the n that the lost one committed: its commit finds the
+    manifest there and replaces nothing, and once it is aborted the newer manifest still counts as unknown, not as its orphan."""
+    process = world.process()
+    coordinator = process.coordinate(retention=KeepAll())
+    process.checkpoint(coordinator, {"offsets": b"one"})
+    backup = list(world.log.commits)  # knows the attempt for 2, which the commit of 1 opened, and none for 3
+    process.checkpoint(coordinator, {"offsets": b"two"})
+    process.checkpoint(coordinator, {"offsets": b"three"})
+    newer = paths.manifest_path(coordinator.job_id, CheckpointId(3))
+    data = world.objects.read(newer)
+
+    world.log.commits[:] = backup
+    world.log.durable_version = world.log.version
+    world.log._last_version.clear()
+    restored = world.process()
+    again = restored.coordinate(retention=KeepAll())
+    with pytest.raises(ForeignTokensError, match="has never given checkpoint 3 to another attempt"), again.checkpoint() as checkpoint:
+        assert checkpoint.checkpoint_id == 3
+    with pytest.raises(ForeignTokensError, match="probably restored from a backup"):
+        restored.scrub()
+    assert world.objects.read(newer) == data
 
 
 def test_a_fork_of_a_decision_between_two_jobs_touches_both(world: World) -> None:

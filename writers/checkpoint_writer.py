@@ -10,7 +10,7 @@ from holdfast.catalog import facts as f
 from holdfast.catalog import paths
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.commit_rule import Identity
-from holdfast.catalog.errors import NotFoundError, RefusedError, UsageError
+from holdfast.catalog.errors import AttemptEndedError, ForeignTokensError, HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.catalog.lifecycle import CommitRequest
 from holdfast.catalog.manifest import Manifest, encode
 from holdfast.catalog.state import JobState, Ref
@@ -30,6 +30,7 @@ from holdfast.catalog.types import (
     StoredFile,
 )
 from holdfast.writers.bytes_writer import write_bytes
+from holdfast.writers.restore import load_manifest
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import StateWriter
 
@@ -151,7 +152,10 @@ class CheckpointWriter:
         manifest = self._manifest(states, content)
         data = encode(manifest)
         path = paths.manifest_path(self._job_id, self.checkpoint_id)
-        self._storage.create(path, data)
+        try:
+            self._storage.create(path, data)
+        except FileExistsError as error:
+            raise self._taken(path) from error
         stored = StoredFile(
             file_id=paths.manifest_file_id(self._attempt),
             path=path,
@@ -173,6 +177,20 @@ class CheckpointWriter:
             next_attempt=next_attempt,
         )
         return request, manifest
+
+    def _taken(self, path: str) -> HoldfastError:
+        """Why the place of this attempt's manifest is taken."""
+        if load_manifest(self._storage, path).attempt == self._attempt:
+            msg = (
+                f"attempt {self._attempt} of checkpoint {self.checkpoint_id} of job {self._job_name!r} has a manifest already: "
+                "another process commits the same attempt; stop one of them"
+            )
+            return AttemptEndedError(msg)
+        msg = (
+            f"{path} exists, and this ledger has never given checkpoint {self.checkpoint_id} to another attempt: it was probably restored "
+            "from a backup. Nothing was replaced; scrub with dry_run lists what the ledger does not know"
+        )
+        return ForeignTokensError(msg)
 
     def _manifest(self, states: tuple[StateInfo, ...], content: tuple[Chunk, ...]) -> Manifest:
         files: dict[FileId, StoredFile] = {

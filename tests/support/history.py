@@ -9,8 +9,13 @@ from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.types import Purpose, Role, Scope, Status
 
 J, K = "flights-1a2b3c4d", "ports-5e6f7a8b"
-# For Spark on so small a ledger: Delta's default replays the log in 50 tasks, for every scan of every view.
-SMALL_LEDGER = {"spark.databricks.delta.snapshotPartitions": "1", "spark.sql.shuffle.partitions": "1"}
+# For Spark on so small a ledger: Delta's default replays the log in 50 tasks, for every scan of every view, and
+# compiling takes longer than running.
+SMALL_LEDGER = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+}
 T0 = datetime(2013, 1, 1, tzinfo=UTC)
 
 

@@ -14,11 +14,12 @@ from typing import Any, BinaryIO
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import lifecycle, paths
-from holdfast.catalog.cleanup import OrphanRule, References, find_garbage
+from holdfast.catalog.cleanup import References, find_garbage
 from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
 from holdfast.catalog.marker import create_marker
-from holdfast.catalog.state import CatalogState, JobState, Ref
+from holdfast.catalog.queries import FoldedQueries
+from holdfast.catalog.state import JobState, Ref
 from holdfast.catalog.storage import Digest, Storage, StoredObject
 from holdfast.catalog.storage_memory import MemoryStorage
 from holdfast.catalog.transactions import Transactor
@@ -38,10 +39,11 @@ from holdfast.catalog.types import (
     Status,
     StoredFile,
 )
-from holdfast.compaction.scrub import ScrubPlan, ScrubReport, plan_scrub, run_scrub
+from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.registration import begin_with, register_job
 from holdfast.writers.restore import Checkpoint, load_committed
 from holdfast.writers.upload import UploadContext
 from tests.support.faults import Faults
@@ -248,12 +250,6 @@ class Process:
 
     def coordinate(self, job: str = JOB, *, retention: Retention = KEEP_ONE, start: str | int = "head") -> Coordinator:
         job_id = self.register(job)
-
-        def begin(state: CatalogState) -> Ref | None:
-            if start == "head":
-                return state.job(job_id).begin
-            return None if start == "nothing" else Ref(job_id, CheckpointId(int(start)))
-
         return Coordinator(
             transactor=Transactor(self.handle(), self.environment),
             storage=self.storage,
@@ -261,21 +257,12 @@ class Process:
             state_writer=FakeStateWriter(),
             job_id=job_id,
             retention=retention,
-            begin=begin,
+            begin=begin_with(start, job_id, self.storage),
         )
 
     def register(self, job: str = JOB) -> JobId:
         """The id of the job of this name, which is registered if it is new."""
-        fresh_id = paths.new_job_id(job, self.environment.new_id())
-
-        def decide(state: CatalogState) -> lifecycle.Transaction:
-            if job in state.names:
-                return lifecycle.Transaction([], {}, state.names[job])
-            return lifecycle.register(state, fresh_id, job, 8)
-
-        self.transactor.fresh()
-        job_id: JobId = self.transactor.run(decide)
-        return job_id
+        return register_job(self.transactor, self.environment, job, 8)
 
     def checkpoint(self, coordinator: Coordinator, states: Mapping[str, State], progress: Mapping[str, Any] | None = None) -> int:
         """Write one checkpoint, and remember that it was acknowledged, with the states that its caller believes it to have."""
@@ -378,11 +365,7 @@ class Process:
         return run_vacuum(self.plan_vacuum() if plan is None else plan, self.transactor, self.storage, self.environment)
 
     def plan_scrub(self) -> ScrubPlan:
-        """As the facade does: storage is listed first, the ledger is read after it, the paths last."""
-        objects, directories = list(self.storage.list("")), list(self.storage.empty_directories(""))
-        state = self.transactor.fresh()
-        present = References.of(self.handle().scan()).present_paths()
-        return plan_scrub(objects, directories, OrphanRule.over(state, present))
+        return survey(self.transactor, self.storage, FoldedQueries(self.handle()))
 
     def scrub(self, plan: ScrubPlan | None = None) -> ScrubReport:
         return run_scrub(self.plan_scrub() if plan is None else plan, self.transactor, self.storage, self.environment)
