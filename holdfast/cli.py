@@ -195,18 +195,21 @@ def kill(path: str, job: str, attempt: str, *, reason: str, as_json: bool) -> No
 
 @main.command()
 @click.option(
-    "--directory", type=click.Path(path_type=Path, file_okay=False), default="demo-output", show_default=True, help="Where to work."
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="demo-output",
+    show_default=True,
+    help="Where to work; a demo of before is replaced.",
 )
-@click.option("--keep", is_flag=True, help="Keep the catalog, to look around in it.")
 @JSON
-def demo(directory: Path, *, keep: bool, as_json: bool) -> None:
+def demo(directory: Path, *, as_json: bool) -> None:
     """A Spark job over a year of flights: killed three times, resumed, cleaned up beside it, and compared with a plain aggregation.
 
-    Needs Java 17 and holdfast[demo]. Takes some minutes on two cores.
+    Needs Java 17 and holdfast[demo]. Takes some minutes on two cores. The catalog stays, to look around in it, until the next demo.
     """
     from holdfast.demo.command import run
 
-    sys.exit(run(directory, keep=keep, as_json=as_json))
+    sys.exit(run(directory, as_json=as_json))
 
 
 def _change(path: str, change: Callable[[Catalog], None], told: str, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.catalog.storage_local import LocalStorage
 from holdfast.catalog.types import AttemptToken, CheckpointId, CheckpointMetaData, JobId
+from holdfast.demo.sessions import YOUNG_JVM
 from holdfast.writers.upload import UploadContext
 
 JOB = JobId("flights-1a2b3c4d")
@@ -32,6 +33,8 @@ def build_session(master: str):
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": YOUNG_JVM,
+        "spark.executor.extraJavaOptions": YOUNG_JVM,
         "spark.sql.shuffle.partitions": "3",
         "spark.sql.warehouse.dir": "/nonexistent/warehouse",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -177,7 +177,7 @@ class TestStoppingStorage(StorageContract):
 @pytest.mark.timeout(1800)
 def test_the_whole_demo_ends_well(tmp_path: Path) -> None:
     """Killed in an upload, in a commit and while a vacuum deletes; every difference would be told in `problems`."""
-    command = [sys.executable, "-m", "holdfast", "demo", "--directory", str(tmp_path / "demo"), "--keep", "--json"]
+    command = [sys.executable, "-m", "holdfast", "demo", "--directory", str(tmp_path / "demo"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stderr + done.stdout
     told = json.loads(done.stdout)

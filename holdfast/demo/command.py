@@ -1,6 +1,6 @@
 """`holdfast demo`: runs the story with a progress bar, and says on one screen what happened."""
 
-import shutil
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from holdfast.demo.processes import ChildFailedError
 from holdfast.demo.states import KEEP
 from holdfast.demo.stops import COMMIT, DELETION, UPLOAD
 from holdfast.demo.story import run_demo
-from holdfast.demo.views import COSTS, PLAIN_COLUMNS
+from holdfast.demo.views import PLAIN_COLUMNS
 
 WHERE = {
     UPLOAD: "in the middle of an upload (tasks had files half written)",
@@ -24,8 +24,8 @@ WHERE = {
 }
 
 
-def run(directory: Path, *, keep: bool, as_json: bool) -> int:
-    """Run the demo and print its result; 0 if everything is as promised, else 1. Without `keep` the directory goes when all is well.
+def run(directory: Path, *, as_json: bool) -> int:
+    """Run the demo and print its result; 0 if everything is as promised, else 1. The catalog stays in `directory`.
 
     Raises:
         RetryError: a process of the demo failed by itself; its log is kept.
@@ -44,9 +44,7 @@ def run(directory: Path, *, keep: bool, as_json: bool) -> int:
         report.print_json(result.as_json())
     else:
         report.print_lines(lines(result, problems))
-        report.print_lines(_farewell(directory, kept=keep or bool(problems)))
-    if not keep and not problems:
-        shutil.rmtree(directory)
+        report.print_lines(_farewell(directory))
     return 1 if problems else 0
 
 
@@ -86,11 +84,9 @@ def _amount(files: int, size_bytes: int) -> str:
     return f"{report.counted(files, 'file')} ({report.bytes_text(size_bytes)})"
 
 
-def _farewell(directory: Path, *, kept: bool) -> Iterator[str]:
+def _farewell(directory: Path) -> Iterator[str]:
     catalog = Places(directory).catalog
+    program = os.path.relpath(Path(sys.executable).with_name("holdfast"))  # `make demo` leaves nothing on the PATH
     yield ""
-    if kept:
-        yield f"Look around: holdfast checkpoints {catalog} --all"
-        yield f'             holdfast sql {catalog} "{" ".join(COSTS.split())}"'
-    else:
-        yield f"{directory} was removed; run with --keep to look around in the catalog"
+    yield f"Look around: {program} checkpoints {catalog} --all"
+    yield f'             {program} sql {catalog} "select * from maintenance_runs"'

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLUSTER = "local-cluster[2,1,1024]"
+YOUNG_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -22,6 +23,11 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.python.worker.reuse": "true",
+    # The data is small and the processes are young: compiling, by Spark and by the JVM, takes longer than running.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.extraJavaOptions": YOUNG_JVM,
+    "spark.executor.extraJavaOptions": YOUNG_JVM,
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
 
 
