@@ -160,7 +160,7 @@ class Job:
                 scope=Scope.EXCLUSIVE,
             ),
             progress={"week": self.number},
-            retention=KeepLast(count=3),
+            retention=KeepLast(3),
             next_attempt=AttemptToken(self.environment.new_id()),
         )
 

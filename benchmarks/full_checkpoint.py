@@ -25,7 +25,7 @@ def run(scratch: Path, rows: int = ROWS, rounds: int = ROUNDS) -> list[Result]:
     """`write`: the time until the checkpoint is committed."""
     with session() as spark, holdfast.open(scratch / "catalog", create=True) as catalog:
         df = state(spark, rows)
-        with catalog.coordinate("aircraft", retention=KeepLast(count=1)) as job:
+        with catalog.coordinate("aircraft", retention=KeepLast(1)) as job:
 
             def ours(_: int) -> float:
                 catalog.vacuum()  # of the round before last: the disk shall not fill

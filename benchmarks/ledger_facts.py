@@ -147,7 +147,7 @@ class _History:
         dropped = (n <= size.checkpoints - size.kept) & ~held
         yield _rows(
             int(dropped.sum()), kind="drop", job_id=self.c_job.filter(dropped), seq=self.c_seq[dropped] + size.kept,
-            checkpoint_id=n[dropped], reason=f"KeepLast(count={size.kept})",
+            checkpoint_id=n[dropped], reason=f"KeepLast({size.kept})",
         )  # fmt: skip
         yield _rows(
             int(held.sum()), kind="hold", job_id=self.c_job.filter(held), seq=self.c_seq[held] + 1, checkpoint_id=n[held], hold="audit"

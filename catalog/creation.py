@@ -1,24 +1,31 @@
 """Making a catalog, and opening its ledger: marker and ledger must name the same catalog before anything is written.
 
 The ledger comes first and the marker last, so that a root with a marker is whole. A crash in between leaves an empty ledger without a
-marker, which the next `create` takes over with the id that it carries.
+marker, which the next `create` takes over with the id that it carries. Nothing else is taken over: not a table that somebody else made
+at the ledger's place, nor a place inside another catalog, whose scrub and copies would meet files that are none of its own.
 """
 
+import tempfile
 from contextlib import suppress
+from pathlib import Path
 
-from holdfast.catalog import paths
+from holdfast.catalog import delta_log, paths
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FormatError, NotFoundError
+from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FormatError, NotFoundError
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, create_marker, read_marker
 from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage_local import enclosing
+
+_LOG = "_delta_log"
 
 
 def create_catalog(storage: Storage, environment: Environment) -> Marker:
     """The marker of the catalog at this root, which is made if there is none. Two processes may do so at once: they get the same.
 
     Raises:
-        AlreadyExistsError: the root has files of something else, or a ledger with facts and no marker.
+        AlreadyExistsError: the root has files of something else, or a ledger with facts and no marker, or lies in another catalog.
+        AddressError: no directory can be made there.
     """
     with suppress(NotFoundError):
         return read_marker(storage)
@@ -32,12 +39,16 @@ def create_catalog(storage: Storage, environment: Environment) -> Marker:
 
 
 def _create(storage: Storage, environment: Environment) -> Marker:
+    _require_outermost(storage)
     _require_free(storage)
     address = f"{storage.address}/{paths.LEDGER}"
     try:
         ledger = DeltaLedger.create(address, catalog_id=environment.new_id())
-    except AlreadyExistsError:  # of a creation that crashed, or that runs beside this one
-        ledger = DeltaLedger.open(address)
+    except AlreadyExistsError:
+        ledger = _take_over(address)
+    except OSError as error:
+        msg = f"no catalog can be made at {storage.address} ({error}): give a directory, or a path at which one can be made"
+        raise AddressError(msg) from error
     if ledger.scan():
         msg = (
             f"{storage.address} has a ledger with facts but no {paths.MARKER}: "
@@ -50,30 +61,57 @@ def _create(storage: Storage, environment: Environment) -> Marker:
         return read_marker(storage)
 
 
+def _take_over(address: str) -> DeltaLedger:
+    """The ledger of a creation that crashed, or that runs beside this one.
+
+    It is recognised by its first commit, before it is opened: opening may mend a log, and a stranger's table is not ours to change.
+    """
+    found = delta_log.read_metadata(Path(address) / _LOG)
+    with tempfile.TemporaryDirectory() as aside:  # what a creation writes, asked of itself: columns and properties stand in one place
+        DeltaLedger.create(aside, catalog_id="any")
+        ours = delta_log.read_metadata(Path(aside) / _LOG)
+    assert ours is not None
+    same = found is not None and (found.columns, found.properties.keys()) == (ours.columns, ours.properties.keys())
+    if found is None or not same or not all(found.properties.values()):
+        msg = f"{address} holds a Delta table that is no ledger of Holdfast: give an empty directory, or move the table away"
+        raise AlreadyExistsError(msg)
+    return DeltaLedger.open(address)
+
+
 def open_ledger(storage: Storage, marker: Marker) -> DeltaLedger:
     """The ledger that a marker names.
 
     Raises:
         DamagedLedgerError: it is gone or damaged.
-        FormatError: it is of another catalog.
+        FormatError: it is of another catalog, or of none.
     """
     address = f"{storage.address}/{marker.ledger}"
     if not DeltaLedger.exists(address):
         msg = f"the ledger of catalog {marker.catalog_id} is gone: {address} is no Delta table. Restore it from a copy; nothing was changed"
         raise DamagedLedgerError(msg)
     ledger = DeltaLedger.open(address)
-    if ledger.catalog_id != marker.catalog_id:
+    if not ledger.catalog_id or ledger.catalog_id != marker.catalog_id:
         msg = (
-            f"the marker of {storage.address} is of catalog {marker.catalog_id}, its ledger of {ledger.catalog_id}: "
+            f"the marker of {storage.address} is of catalog {marker.catalog_id!r}, its ledger of {ledger.catalog_id!r}: "
             "they do not belong together; restore the one that was exchanged. Nothing was changed"
         )
         raise FormatError(msg)
     return ledger
 
 
+def _require_outermost(storage: Storage) -> None:
+    for outer in enclosing(storage.address):
+        try:
+            outer.size(paths.MARKER)
+        except OSError:
+            continue  # nothing there, or nothing that we may see
+        msg = f"{storage.address} lies in the catalog at {outer.address}: give a directory outside of it"
+        raise AlreadyExistsError(msg)
+
+
 def _require_free(storage: Storage) -> None:
     for stored in storage.list(""):
-        if not isinstance(paths.parse(stored.path), paths.InternalPath):
+        if not paths.is_left_by_a_creation(stored.path):
             msg = (
                 f"{storage.address} has no {paths.MARKER} and is not empty ({stored.path}): give an empty directory, or restore the marker"
             )

@@ -5,17 +5,18 @@ Why the tail needs it: delta-rs syncs nothing. It makes a commit under another n
 zeroed. delta-rs takes an empty one for an empty commit, without a word, and cannot open a table with a cut one.
 
 Such a commit was never acknowledged: a caller hears of success only after every commit file up to its own, and the directory,
-are synced. It is replaced by a void one, because another process may already count on the version; a hole would be damage.
+are synced. Several writers may each have left one, so that all torn commits at the end count, down to the first whole one. Each is
+replaced by a void one, because another process may already count on the version; a hole would be damage.
 """
 
 import json
 import os
 import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -60,12 +61,28 @@ class LogCommit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableMetadata:
+    """What the commit that made a table says of it: the columns as Delta describes them, and the table's properties."""
+
+    columns: Any
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPlan:
-    """What must change before the table may be opened: names to remove from the log, then the version to make void."""
+    """What must change before the table may be opened: names to remove from the log, then versions to make void, in this order."""
 
     remove: tuple[str, ...] = ()
-    void: int | None = None
+    void: tuple[int, ...] = ()
     reasons: tuple[str, ...] = ()
+
+
+class _Hint(NamedTuple):
+    """Version and number of actions that `_last_checkpoint` names, or what is wrong with it; nothing where there is none."""
+
+    version: int | None = None
+    rows: int | None = None
+    tear: str | None = None
 
 
 def commit_name(version: int) -> str:
@@ -95,19 +112,7 @@ def read_commit(log: Path, version: int) -> LogCommit:
 
 def parse_commit(version: int, data: bytes) -> LogCommit:
     """The commit that these bytes are, or TornCommitError."""
-    if not data.strip(b"\0\n "):
-        msg = "is empty"
-        raise TornCommitError(msg)
-    actions: dict[str, list[Any]] = {}
-    for line in data.splitlines():
-        if not line.strip():
-            continue
-        try:
-            for name, body in json.loads(line).items():
-                actions.setdefault(name, []).append(body)
-        except (ValueError, AttributeError) as error:
-            msg = "is cut or garbled"
-            raise TornCommitError(msg) from error
+    actions = _parse_actions(data)
     if not actions.get("commitInfo"):
         msg = "has no commitInfo"
         raise TornCommitError(msg)
@@ -125,20 +130,47 @@ def parse_commit(version: int, data: bytes) -> LogCommit:
     )
 
 
+def _parse_actions(data: bytes) -> dict[str, list[Any]]:
+    """The bodies of a commit's lines by the name of their action, or TornCommitError."""
+    if not data.strip(b"\0\n "):
+        msg = "is empty"
+        raise TornCommitError(msg)
+    actions: dict[str, list[Any]] = {}
+    for line in data.splitlines():
+        if not line.strip():
+            continue
+        try:
+            for name, body in json.loads(line).items():
+                actions.setdefault(name, []).append(body)
+        except (ValueError, AttributeError) as error:
+            msg = "is cut or garbled"
+            raise TornCommitError(msg) from error
+    return actions
+
+
+def read_metadata(log: Path) -> TableMetadata | None:
+    """What the first commit says of its table; None where that commit is missing, torn or says nothing. Changes nothing."""
+    try:
+        (body,) = _parse_actions((log / commit_name(0)).read_bytes())["metaData"]
+        return TableMetadata(columns=json.loads(body["schemaString"]), properties=dict(body["configuration"]))
+    except (OSError, TornCommitError, KeyError, TypeError, ValueError):
+        return None
+
+
 def check_tail(log: Path) -> list[str]:
     """Mend what a loss of power may have left at the end of the log; returns what was done, each also told as a LedgerRepairWarning.
 
     May run beside live writers and other checkers: it does nothing to a whole file.
     Raises:
-        DamagedLedgerError: a hole, or a commit that is torn below the last, or a data file that is missing; nothing was changed.
+        DamagedLedgerError: a hole, or a torn commit below a whole one, or a data file that is missing; nothing was changed.
     """
     plan = plan_repair(log)
     for name in plan.remove:
         (log / name).unlink(missing_ok=True)
     if plan.remove:
-        sync(log)  # first: a Delta checkpoint that contains the torn commit must not outlive it
-    if plan.void is not None:
-        _make_void(log, plan.void)
+        sync(log)  # first: a Delta checkpoint that contains a torn commit must not outlive it
+    for version in plan.void:
+        _make_void(log, version)
     for reason in plan.reasons:
         warnings.warn(reason, LedgerRepairWarning, stacklevel=3)
     return list(plan.reasons)
@@ -146,36 +178,51 @@ def check_tail(log: Path) -> list[str]:
 
 def plan_repair(log: Path) -> RepairPlan:
     """What `check_tail` would do; changes nothing."""
+    hint = _read_hint(log)  # before the listing: a live writer makes a Delta checkpoint first and its hint last
     commits = commit_versions(log)
     checkpoints = checkpoint_versions(log)
     if not commits and not checkpoints:
         msg = f"the ledger is gone: {log} holds no commit; restore the directory from a backup"
         raise DamagedLedgerError(msg)
-    last = max(commits, default=-1)
-    tear = _tear(log, last) if commits else None
-    base, remove, reasons = _usable_checkpoint(log, checkpoints, last if tear else None)
-    _require_whole(log, commits, base, remove, last - 1 if tear else last)
-    if tear is None:
-        return RepairPlan(remove=tuple(remove), reasons=tuple(reasons))
-    if last == 0:
-        msg = f"{log / commit_name(0)} {tear}: the commit that made the ledger is lost; restore it from a backup"
+    torn = _torn_tail(log, commits)
+    lowest = min(torn, default=None)
+    base, remove, reasons = _usable_checkpoint(log, hint, checkpoints, lowest)
+    _require_whole(log, commits, base, remove, max(commits, default=-1) if lowest is None else lowest - 1)
+    if lowest == 0:
+        msg = f"{log / commit_name(0)} {torn[0]}: the commit that made the ledger is lost; restore it from a backup"
         raise DamagedLedgerError(msg)
-    reason = (
-        f"{log / commit_name(last)} {tear}: its writer, or the machine, died before the commit was synced, so that it was never "
+    reasons += [
+        f"{log / commit_name(version)} {tear}: its writer, or the machine, died before the commit was synced, so that it was never "
         "acknowledged to anybody. It was replaced by a void commit; whoever sent it finds that it did not happen and may send it again"
-    )
-    return RepairPlan(remove=tuple(remove), void=last, reasons=(*reasons, reason))
+        for version, tear in torn.items()
+    ]
+    return RepairPlan(remove=tuple(remove), void=tuple(torn), reasons=tuple(reasons))
 
 
-def _usable_checkpoint(log: Path, checkpoints: list[int], torn: int | None) -> tuple[int, list[str], list[str]]:
+def _torn_tail(log: Path, commits: list[int]) -> dict[int, str]:
+    """The torn commits that end the log, without a gap or a whole one between them, and how each is torn.
+
+    Ascending, and they must become void in this order: a crash in between then leaves whole commits below torn ones, which the next
+    opening mends. The other way round it would leave a torn commit below a void one, and that is damage.
+    """
+    torn: dict[int, str] = {}
+    for version in reversed(commits):
+        tear = _tear(log, version)
+        if tear is None or (torn and version + 1 not in torn):
+            break
+        torn[version] = tear
+    return dict(sorted(torn.items()))
+
+
+def _usable_checkpoint(log: Path, hint: _Hint, checkpoints: list[int], torn: int | None) -> tuple[int, list[str], list[str]]:
     """The newest Delta checkpoint that engines may start from (-1: none), the names to remove, and why."""
-    hint_version, hint_rows, hint_tear = _read_hint(log)
-    if hint_version is not None and hint_version not in checkpoints:
-        hint_tear = f"names Delta checkpoint {hint_version}, which is not there"
+    hint_tear = hint.tear
+    if hint.version is not None and hint.version not in checkpoints:
+        hint_tear = f"names Delta checkpoint {hint.version}, which is not there"
     remove, reasons, base = [], [], -1
     for version in reversed(checkpoints):
         name = f"{version:020d}.checkpoint.parquet"
-        tear = _checkpoint_tear(log / name, hint_rows if version == hint_version else None)
+        tear = _checkpoint_tear(log / name, hint.rows if version == hint.version else None)
         if tear is None and torn is not None and version >= torn:
             tear = f"contains commit {torn}, which is torn"
         if tear is None:
@@ -244,17 +291,16 @@ def _checkpoint_tear(path: Path, rows: int | None) -> str | None:
     return None
 
 
-def _read_hint(log: Path) -> tuple[int | None, int | None, str | None]:
-    """Version and number of actions that `_last_checkpoint` names, or what is wrong with it."""
+def _read_hint(log: Path) -> _Hint:
     try:
         data = (log / LAST_CHECKPOINT).read_bytes()
-    except FileNotFoundError:
-        return None, None, None
+    except (FileNotFoundError, NotADirectoryError):
+        return _Hint()
     try:
         hint = json.loads(data)
-        return int(hint["version"]), int(hint["size"]), None
+        return _Hint(int(hint["version"]), int(hint["size"]))
     except (ValueError, KeyError, TypeError):
-        return None, None, "does not parse"
+        return _Hint(tear="does not parse")
 
 
 def _make_void(log: Path, version: int) -> None:
@@ -316,6 +362,6 @@ def sync(path: Path) -> None:
 def _versions(log: Path, pattern: re.Pattern[str]) -> list[int]:
     try:
         names = os.listdir(log)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import duckdb_extension_delta
 
-from holdfast.catalog.cleanup import GarbageFile
+from holdfast.catalog.cleanup import Garbage, GarbageFile
 from holdfast.catalog.errors import DamagedLedgerError, FormatError, UsageError
 from holdfast.catalog.types import FileId, JobId
 from holdfast.catalog.views import Engine, views_for
@@ -53,6 +53,15 @@ def views_over(connection: duckdb.DuckDBPyConnection, facts_table: "pa.Table") -
     connection.execute("SET TimeZone = 'UTC'")
     connection.register("facts", facts_table)
     _create_views(connection)
+
+
+def garbage(connection: duckdb.DuckDBPyConnection) -> Garbage:
+    """Both kinds of what cleanup may take, at one version: a file that another run condemns meanwhile is in one of them, never in both."""
+    connection.begin()
+    try:
+        return Garbage(unreferenced=tuple(unreferenced_files(connection)), condemned=tuple(condemned_files(connection)))
+    finally:
+        connection.rollback()  # it only held the snapshot
 
 
 def unreferenced_files(connection: duckdb.DuckDBPyConnection) -> list[GarbageFile]:

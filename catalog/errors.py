@@ -10,6 +10,7 @@ HoldfastError
     AlreadyExistsError     the name or place is taken
     FormatError            written by a newer version, or not a catalog of this ledger
     RefusedError           the ledger's rules forbid it: held, the head, already ended, dropped
+      ReadOnlyError        this process may not write to the ledger
     UnsafeSettingsError    engine settings under which a write could lose or double rows
   FencedError              a newer coordinator owns the job: stop; never retried
   AttemptEndedError        the attempt was killed, expired or aborted: start another
@@ -58,6 +59,10 @@ class FormatError(UsageError):
 
 class RefusedError(UsageError):
     """The ledger's rules forbid the request; the message says which rule."""
+
+
+class ReadOnlyError(RefusedError):
+    """This process may not write to the ledger: its credentials or the mount are read-only."""
 
 
 class UnsafeSettingsError(UsageError):

@@ -63,6 +63,9 @@ def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int
     if name in state.names:
         msg = f"the catalog already has a job named {name!r} ({state.names[name]}): coordinate it, or choose another name"
         raise AlreadyExistsError(msg)
+    if job_id in state.jobs:
+        msg = f"the id {job_id} for job {name!r} is taken: call again, the next one will be another"
+        raise AlreadyExistsError(msg)
     if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
         msg = f"job {name!r} cannot have max_parallelism={max_parallelism}: give 1 to {MAX_PARALLELISM_LIMIT}"
         raise RefusedError(msg)

@@ -36,6 +36,9 @@ def read_marker(storage: Storage) -> Marker:
     try:
         fields = json.loads(data)
         marker = Marker(catalog_id=str(fields["catalog_id"]), format_version=int(fields["format_version"]), ledger=str(fields["ledger"]))
+        if not marker.catalog_id:  # as of a table that is no ledger
+            msg = "the catalog id is empty"
+            raise ValueError(msg)
     except (ValueError, KeyError, TypeError) as error:
         msg = f"{storage.address}/{paths.MARKER} does not read as a marker ({error!r}): restore it from a copy of the catalog"
         raise CorruptionError(msg) from error

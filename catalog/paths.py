@@ -28,6 +28,10 @@ _OF_ATTEMPT = re.compile(rf"({_NUMBER})-([0-9a-f]{{16}})-.+", re.DOTALL)
 _SAVEPOINT = re.compile(r".+-([0-9a-f]{16})", re.DOTALL)
 _CHECKPOINT = re.compile(rf"chk-({_NUMBER})")
 _LEDGER = re.compile(rf"{LEDGER}(?:-[0-9]+)?")  # a rebuilt ledger needs a directory of its own
+_DRAFT = r"\.[0-9a-f]{8}\.tmp"
+_DRAFT_SUFFIX = re.compile(_DRAFT)
+_IN_CHECKPOINT = re.compile(rf"{MANIFEST_NAME}(?:{_DRAFT})?")
+_OF_CREATION = re.compile(rf"{LEDGER}/_delta_log/.+|{re.escape(MARKER)}{_DRAFT}", re.DOTALL)
 _CHECKPOINT_ADDRESS = re.compile(rf"(.*/|){JOBS}/+([^/]+)/+chk-({_NUMBER})(?:/+{MANIFEST_NAME})?/*", re.DOTALL)
 
 
@@ -42,7 +46,10 @@ class AttemptPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChkPath:
-    """A `chk-<n>` directory or something in it: belongs to the one attempt that has the job's checkpoint id n."""
+    """A `chk-<n>` directory, its manifest, or a draft of that: belongs to the one attempt that has the job's checkpoint id n.
+
+    Nothing else in the directory does: it carries no token, and people leave notes and copies beside a manifest.
+    """
 
     job_id: JobId
     checkpoint_id: CheckpointId
@@ -107,6 +114,11 @@ def manifest_path(job_id: JobId, n: CheckpointId) -> str:
     return f"{checkpoint_directory(job_id, n)}/{MANIFEST_NAME}"
 
 
+def draft_name(name: str, fresh: str) -> str:
+    """What an adapter calls an object of this name until it is whole, with 8 fresh hex digits; recognised as whose the object would be."""
+    return f"{name}{_matching(_DRAFT_SUFFIX, f'.{fresh}.tmp', 'the end of a draft (8 lower-case hex digits)')}"
+
+
 def file_id(attempt: AttemptToken, call: int | str, index: int | str) -> FileId:
     """The id of a file's row; (call, index) must be unique in the attempt."""
     return FileId(f"{_token(attempt)}-{_label(call)}-{_label(index)}")
@@ -124,7 +136,7 @@ def parse(path: str) -> ParsedPath:
         return ForeignPath()
     if _LEDGER.fullmatch(parts[0]):
         return InternalPath()
-    # An adapter may leave "<name>.<random>.tmp" where a process died while it wrote the marker.
+    # A draft of it, and whatever copies of it people keep beside it.
     if len(parts) == 1 and (parts[0] == MARKER or parts[0].startswith(f"{MARKER}.")):
         return InternalPath()
     if parts[0] != JOBS or len(parts) < 3 or not _JOB.fullmatch(parts[1]):
@@ -134,7 +146,8 @@ def parse(path: str) -> ParsedPath:
 
 def _parse_in_job(job_id: JobId, parts: list[str]) -> ParsedPath:
     if chk := _CHECKPOINT.fullmatch(parts[0]):
-        return ChkPath(job_id=job_id, checkpoint_id=CheckpointId(int(chk[1])))
+        ours = len(parts) == 1 or (len(parts) == 2 and _IN_CHECKPOINT.fullmatch(parts[1]))
+        return ChkPath(job_id=job_id, checkpoint_id=CheckpointId(int(chk[1]))) if ours else ForeignPath()
     match parts:
         case ["shared" | "exclusive", name, *_] | ["taskowned", _, name, *_]:
             if found := _OF_ATTEMPT.fullmatch(name):
@@ -143,6 +156,11 @@ def _parse_in_job(job_id: JobId, parts: list[str]) -> ParsedPath:
             if found := _SAVEPOINT.fullmatch(name):
                 return AttemptPath(job_id=job_id, checkpoint_id=None, attempt=AttemptToken(found[1]))
     return ForeignPath()
+
+
+def is_left_by_a_creation(path: str) -> bool:
+    """Whether an object in a root without a marker may be of a creation that crashed, or that runs at this moment."""
+    return path == MARKER or _OF_CREATION.fullmatch(path) is not None
 
 
 def attempt_directory(path: str) -> str | None:

@@ -33,9 +33,7 @@ class SqlQueries:
 
     def garbage(self) -> Garbage:
         with duckdb_engine.connect(self.ledger_address) as connection:
-            return Garbage(
-                unreferenced=tuple(duckdb_engine.unreferenced_files(connection)), condemned=tuple(duckdb_engine.condemned_files(connection))
-            )
+            return duckdb_engine.garbage(connection)
 
     def present_paths(self) -> set[str]:
         with duckdb_engine.connect(self.ledger_address) as connection:

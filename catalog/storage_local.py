@@ -22,25 +22,40 @@ from typing import BinaryIO
 from urllib.parse import unquote
 
 from holdfast.catalog.errors import AddressError
-from holdfast.catalog.paths import require_relative
+from holdfast.catalog.paths import draft_name, require_relative
 from holdfast.catalog.storage import Digest, StoredObject
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
 def open_storage(address: str | os.PathLike[str]) -> "LocalStorage":
-    """The storage at a path or `file:` URL; nothing is read or made yet.
+    """The storage at a path or `file:` URL; nothing is read or made yet. A leading `~` in a text is the user's home, as in a shell.
 
     Raises:
         AddressError: the address is of another kind of storage, or of none.
     """
     text = os.fspath(address)
-    url = _SCHEME.fullmatch(text) if isinstance(address, str) else None
-    path = _path_of_url(text, url[1].lower(), url[2]) if url else text
+    path = _path_of_text(text) if isinstance(address, str) else text
     if not path or "\0" in path:
         msg = f"{text!r} is no address: give the directory of a catalog"
         raise AddressError(msg)
     return LocalStorage(Path(path))
+
+
+def enclosing(address: str) -> Iterator["LocalStorage"]:
+    """The storages at the directories that this address lies in, nearest first; links on the way are followed."""
+    for parent in Path(os.path.realpath(open_storage(address).address)).parents:
+        yield LocalStorage(parent)
+
+
+def _path_of_text(text: str) -> str:
+    if url := _SCHEME.fullmatch(text):
+        return _path_of_url(text, url[1].lower(), url[2])
+    path = os.path.expanduser(text)
+    if path.startswith("~"):
+        msg = f"{text!r}: there is no home directory of that user; give the whole path, or ./{text} for a directory of that name"
+        raise AddressError(msg)
+    return path
 
 
 def _path_of_url(text: str, scheme: str, rest: str) -> str:
@@ -78,7 +93,7 @@ class LocalStorage:
         self._make_root()
         target.parent.mkdir(parents=True, exist_ok=True)
         # The name decides nothing: it only must not be anybody else's, so its randomness is not a port.
-        draft = target.with_name(f"{target.name}.{os.urandom(4).hex()}.tmp")
+        draft = target.with_name(draft_name(target.name, os.urandom(4).hex()))
         stream = draft.open("xb")
         try:
             with stream:

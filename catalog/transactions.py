@@ -5,12 +5,13 @@ After any exception, conflicts included, the own operation id is looked for befo
 hook looks like a failure although the commit landed). Nothing is ever deleted here.
 """
 
+import errno
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import ConflictError, HoldfastError, RetryError, UnknownOutcomeError
+from holdfast.catalog.errors import ConflictError, HoldfastError, ReadOnlyError, RetryError, UnknownOutcomeError
 from holdfast.catalog.facts import Fact
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
 from holdfast.catalog.lifecycle import Transaction
@@ -18,7 +19,10 @@ from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import HANDLE_KINDS, LIFECYCLE_KINDS, CatalogState, in_order
 
 MAX_RACES = 20
-READ_BACKS = 3
+READ_TRIES = 3
+READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+T = TypeVar("T")
 
 
 class Transactor:
@@ -30,21 +34,28 @@ class Transactor:
         self._handles_of = handles_of
         self._lock = threading.RLock()
         self._loaded: CatalogState | None = None
+        self._undurable: Exception | None = None
 
     @property
     def ledger(self) -> Ledger:
         return self._ledger
 
     def known(self) -> CatalogState:
-        """The state as this process remembers it, read if it has none. The caller does not change it."""
+        """The state as this process remembers it, read if it has none. The caller does not change it, and shares it with no thread."""
         with self._lock:
             return self._state
 
     def fresh(self) -> CatalogState:
-        """The state at the newest version. The caller does not change it."""
+        """As `known`, at the newest version."""
         with self._lock:
-            self._catch_up(None)
+            self._catch_up()
             return self._state
+
+    def look(self, reading: Callable[[CatalogState], T]) -> T:
+        """What `reading` takes from the state at the newest version, while no other thread moves it."""
+        with self._lock:
+            self._catch_up()
+            return reading(self._state)
 
     def settle(self) -> None:
         """Make everything durable that this process can have read so far, other writers' commits included.
@@ -53,8 +64,8 @@ class Transactor:
         a power loss would then bring back a reference to a file that is gone.
         """
         with self._lock:
-            self._catch_up(None)
-            self._ledger.make_durable()
+            self._catch_up()
+            self._make_durable()
 
     def keep_handles_of(self, job_id: str) -> None:
         """From here the open handles of this job are kept as well: its coordinator's commits need them."""
@@ -68,7 +79,8 @@ class Transactor:
         version before it is believed.
         Raises:
             ConflictError: every one of the bounded retries lost its race; nothing was committed.
-            UnknownOutcomeError: the commit was sent, and the ledger could not be read to see whether it landed.
+            UnknownOutcomeError: the commit was sent, and it could not be seen whether it landed, or not be made durable.
+            ReadOnlyError: this process may not write to the ledger.
         """
         with self._lock:
             fresh = self._loaded is None
@@ -78,7 +90,7 @@ class Transactor:
                 except HoldfastError:
                     if fresh:
                         raise
-                    self._catch_up(None)
+                    self._catch_up()
                     transaction = decide(self._state)
                 if not transaction.facts or self._commit(transaction):  # nothing to say: it already is so
                     return transaction.result
@@ -95,13 +107,14 @@ class Transactor:
         """Whether the transaction is committed (and now durable), or lost its race."""
         operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
         subject = ", ".join(transaction.keys) or "no job"
+        self._require_durable()
         failure: Exception | None = None
         try:
             self._ledger.append(transaction.facts, keys=transaction.keys, operation=operation)
         except Exception as error:  # noqa: BLE001 - the outcome is unknown, whatever it says: read back
             failure = error
         try:
-            landed = self._read_back(operation.operation_id, transaction)
+            landed = self._catch_up(operation.operation_id, transaction)
         except Exception as error:
             msg = (
                 f"a commit on {subject} (operation {operation.operation_id}) was sent and could not be read back "
@@ -109,37 +122,59 @@ class Transactor:
             )
             raise UnknownOutcomeError(msg) from error
         if landed:
+            self._make_durable()
             return True
+        if isinstance(failure, OSError) and failure.errno in READ_ONLY:
+            msg = f"this process may not write to the ledger ({failure}): nothing was committed; use an account that may"
+            raise ReadOnlyError(msg) from failure
         if failure is not None and not isinstance(failure, LedgerConflictError | SnapshotLostError):
             msg = f"the ledger refused a commit on {subject} ({failure}); it did not land: call again once that is mended"
             raise RetryError(msg) from failure
         return False
 
-    def _read_back(self, operation_id: str, transaction: Transaction) -> bool:
-        """Whether the operation is in the log, made durable if so. A reading that fails is tried again a few times."""
-        for attempt in range(READ_BACKS):
+    def _catch_up(self, operation_id: str | None = None, own: Transaction | None = None) -> bool:
+        """Move to the newest version; whether the operation is among what is new. A reading that fails is tried again a few times.
+
+        Raises RetryError when every try failed.
+        """
+        for attempt in range(READ_TRIES):
             try:
-                landed = self._catch_up(operation_id, transaction)
-                if landed:
-                    self._ledger.make_durable()
-            except Exception:
-                self._loaded = None
-                if attempt == READ_BACKS - 1:
-                    raise
+                return self._move(operation_id, own)
+            except HoldfastError:
+                raise
+            except Exception as error:
+                if attempt == READ_TRIES - 1:
+                    msg = f"the ledger cannot be read ({error}): call again once that is mended"
+                    raise RetryError(msg) from error
                 self._environment.pause(attempt)
-            else:
-                return landed
         raise AssertionError
+
+    def _make_durable(self) -> None:
+        """Never tried twice: after a failed fsync Linux calls the pages clean, and the next fsync succeeds over lost data."""
+        self._require_durable()
+        try:
+            self._ledger.make_durable()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stays
+            self._undurable = error
+            self._require_durable()
+
+    def _require_durable(self) -> None:
+        if self._undurable is not None:
+            msg = (
+                f"the ledger could not be made durable ({self._undurable}): what was sent last is visible, and a power loss may take it "
+                "back. Nothing more is committed or deleted here: examine the disk, then open the catalog again and look"
+            )
+            raise UnknownOutcomeError(msg) from self._undurable
 
     @property
     def _state(self) -> CatalogState:
         if self._loaded is None:
-            self._catch_up(None)
+            self._catch_up()
         assert self._loaded is not None
         return self._loaded
 
-    def _catch_up(self, operation_id: str | None, own: Transaction | None = None) -> bool:
-        """Move to the newest version by replaying what is newer; whether the operation is among it."""
+    def _move(self, operation_id: str | None, own: Transaction | None) -> bool:
+        """By replaying what is newer, or by reading everything where there is no memory or no log."""
         try:
             commits = self._ledger.refresh()
             if self._loaded is not None:
@@ -167,5 +202,6 @@ class Transactor:
         facts = list(self._ledger.scan(LIFECYCLE_KINDS))
         if self._handles_of is not None:
             facts += self._ledger.scan(HANDLE_KINDS, None if self._handles_of == "*" else self._handles_of)
-        self._loaded = CatalogState(handles_of=self._handles_of)
-        self._loaded.apply(in_order(facts))
+        state = CatalogState(handles_of=self._handles_of)
+        state.apply(in_order(facts))
+        self._loaded = state  # last: half a state, at the newest version, would pass every compare-and-swap

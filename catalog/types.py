@@ -147,7 +147,7 @@ class Ack:
     metrics: CheckpointMetrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KeepLast:
     """Retention: the newest `count` checkpoints of the head's ancestry stay live."""
 
@@ -159,7 +159,7 @@ class KeepLast:
             raise ValueError(msg)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KeepAll:
     """Retention: nothing is dropped by a commit."""
 

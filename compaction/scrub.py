@@ -38,7 +38,7 @@ class ScrubPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubReport:
-    """What a scrub did."""
+    """What a scrub did. `failed` names files and directories whose removal was not confirmed: the next scrub takes them up."""
 
     plan: ScrubPlan
     deleted_files: int
@@ -52,7 +52,7 @@ def survey(transactor: Transactor, storage: Storage, queries: Queries) -> ScrubP
     An attempt that is opened after the listing has nothing in it; one that ends between the last two readings counts as open.
     """
     objects, directories = list(storage.list("")), list(storage.empty_directories(""))
-    rule = OrphanRule.over(transactor.fresh(), set())
+    rule = transactor.look(lambda state: OrphanRule.over(state, set()))
     rule.present = queries.present_paths()
     plan = plan_scrub(objects, directories, rule)
     strangers = tuple(orphan for orphan in plan.orphans if _is_of_another_ledger(orphan, storage, rule))
@@ -89,7 +89,8 @@ def _directories_to_empty(found: Mapping[Verdict, Sequence[StoredObject]], empty
     """The directories of ended attempts that hold nothing once the orphans are deleted, deepest first."""
     staying = {d for verdict, objects in found.items() if verdict is not Verdict.ORPHAN for stored in objects for d in _way_up(stored.path)}
     emptied = {d for stored in found[Verdict.ORPHAN] for d in _way_up(stored.path)}
-    left = {d for d in emptied.union(empty) - staying if rule.judge(f"{d}/_") is Verdict.ORPHAN}
+    left = {d for d in emptied.union(empty) - staying if rule.judge(d) is Verdict.ORPHAN}
+    left -= {d for other in set(empty) - left for d in _way_up(other)}  # a stranger's empty directory stays, and so does what it is in
     return tuple(sorted(left, key=lambda d: (-d.count("/"), d)))
 
 
@@ -129,13 +130,17 @@ def run_scrub(
             failed.append(f"{orphan.path}: {error}")
         if progress is not None:
             progress(done, len(plan.orphans))
+    failed_files = len(failed)
     for directory in plan.directories:
-        storage.remove_empty_directory(directory)
+        try:
+            storage.remove_empty_directory(directory)
+        except OSError as error:
+            failed.append(f"{directory}: {error}")
     size_bytes = sum(stored.size_bytes for stored in deleted)
     figures = {
         "deleted_files": len(deleted),
         "deleted_bytes": size_bytes,
-        "failed_files": len(failed),
+        "failed_files": failed_files,
         "foreign_files": len(plan.foreign),
     }
     transactor.append([run.ended(environment, "incomplete" if failed else "done", figures)])

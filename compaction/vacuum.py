@@ -35,7 +35,8 @@ class VacuumPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport:
-    """What a vacuum did. `failed` names files whose deletion was not confirmed: the next vacuum takes them up."""
+    """What a vacuum did. `failed` names files whose deletion was not confirmed, which the next vacuum takes up, and directories that could
+    not be removed after their files, which scrub takes up."""
 
     plan: VacuumPlan
     deleted_files: int
@@ -65,19 +66,23 @@ def run_vacuum(
             transactor.append(condemned)
         deleted = _delete(batch, storage, failed)
         gone += deleted
-        figures = {"deleted_files": len(gone), "deleted_bytes": sum(file.size_bytes for file in gone), "failed_files": len(failed)}
+        done = first + len(batch)
+        figures = {"deleted_files": len(gone), "deleted_bytes": sum(file.size_bytes for file in gone), "failed_files": done - len(gone)}
         facts: list[Fact] = [Gone(job_id=file.job_id, file_id=file.file_id, run_id=run.run_id) for file in deleted]
         if first + BATCH_FILES >= len(todo):
             facts.append(run.ended(environment, "incomplete" if failed else "done", figures))
         if facts:
             transactor.append(facts)
         if progress is not None:
-            progress(first + len(batch), len(todo))
+            progress(done, len(todo))
     return VacuumReport(plan=plan, deleted_files=len(gone), deleted_bytes=sum(file.size_bytes for file in gone), failed=tuple(failed))
 
 
 def _delete(batch: Sequence[GarbageFile], storage: Storage, failed: list[str]) -> list[GarbageFile]:
-    """Delete each file, and its directory when that is empty and belongs to an attempt (which has ended: its files have rows)."""
+    """Delete each file, and its directory when that is empty and belongs to an attempt (which has ended: its files have rows).
+
+    Returns the files that are gone: of these it must be told, whatever becomes of the directories.
+    """
     deleted = []
     for file in batch:
         try:
@@ -87,7 +92,10 @@ def _delete(batch: Sequence[GarbageFile], storage: Storage, failed: list[str]) -
             continue
         deleted.append(file)
     for directory in sorted({d for file in deleted if (d := paths.attempt_directory(file.path)) is not None}):
-        storage.remove_empty_directory(directory)
+        try:
+            storage.remove_empty_directory(directory)
+        except OSError as error:
+            failed.append(f"{directory}: {error}")
     return deleted
 
 

@@ -10,6 +10,7 @@ from holdfast.catalog.types import StoredFile
 THREADS = 4
 
 Progress = Callable[[int, int], None]
+LiveFiles = Callable[[], Sequence[StoredFile]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,19 @@ class VerifyReport:
     damages: tuple[Damage, ...]
 
 
-def run_verify(checkpoints: int, files: Sequence[StoredFile], storage: Storage, progress: Progress | None = None) -> VerifyReport:
-    """Read each file once, in parallel; damage is collected, never raised."""
+def run_verify(
+    checkpoints: int,
+    files: Sequence[StoredFile],
+    storage: Storage,
+    progress: Progress | None = None,
+    *,
+    live_files: LiveFiles | None = None,
+) -> VerifyReport:
+    """Read each file once, in parallel; damage is collected, never raised.
+
+    Nothing is pinned: a file may be dropped and deleted while this runs. So after a finding `live_files` is asked again, and only what
+    is live even now counts. What is live at both ends was never free to go in between (I2). None: the caller has the files pinned.
+    """
     damages: list[Damage] = []
     with ThreadPoolExecutor(THREADS) as pool:
         for done, damage in enumerate(pool.map(lambda file: check_file(file, storage), files), 1):
@@ -39,6 +51,9 @@ def run_verify(checkpoints: int, files: Sequence[StoredFile], storage: Storage, 
                 damages.append(damage)
             if progress is not None:
                 progress(done, len(files))
+    if damages and live_files is not None:
+        still_live = {file.path for file in live_files()}
+        damages = [damage for damage in damages if damage.path in still_live]
     return VerifyReport(checkpoints=checkpoints, files=len(files), size_bytes=sum(f.size_bytes for f in files), damages=tuple(damages))
 
 

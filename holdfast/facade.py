@@ -1,14 +1,14 @@
 """The catalog as its users see it: the one place where storage, ledger, writers and cleanup are put together."""
 
 import os
-import weakref
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from holdfast.catalog import duckdb_engine, lifecycle, paths
 from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.errors import AttemptEndedError, FencedError, NotFoundError, RefusedError
+from holdfast.catalog.errors import DamagedFileError, NotFoundError
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
 from holdfast.catalog.queries import SqlQueries
@@ -16,12 +16,13 @@ from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, KeepLast, Retention, Status
+from holdfast.catalog.types import AttemptToken, CheckpointId, KeepLast, Retention, Status
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import VerifyReport, run_verify
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.registration import Start, begin_with, register_job
+from holdfast.writers.pins import Pins
+from holdfast.writers.registration import Start, begin_with, register_job, require_retention
 from holdfast.writers.restore import Checkpoint, load_committed, load_manifest
 from holdfast.writers.vehicles import UploadBy, state_writer
 
@@ -39,8 +40,7 @@ class Catalog:
         self._storage, self._marker, self._environment = storage, marker, environment
         self._transactor = Transactor(ledger, environment)
         self._queries = SqlQueries(ledger.address)
-        self._pins: dict[AttemptToken, JobId] = {}
-        self._release = weakref.finalize(self, _release_pins, self._transactor, self._pins)
+        self._pins = Pins(self._transactor, environment)
 
     @property
     def catalog_id(self) -> str:
@@ -54,8 +54,8 @@ class Catalog:
         return f"<catalog {self.catalog_id} at {self.address}>"
 
     def close(self) -> None:
-        """Release what this object pinned for reading. Called at the end of a `with` block and of the process."""
-        self._release()
+        """Release what this object pinned for reading. Called at the end of a `with` block and of the process; no harm if repeated."""
+        self._pins.release_all()
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +70,7 @@ class Catalog:
         job: str,
         *,
         max_parallelism: int | None = None,
-        retention: Retention = KeepLast(count=1),  # noqa: B008 - frozen
+        retention: Retention = KeepLast(1),  # noqa: B008 - frozen
         start: Start = "head",
         upload: UploadBy = "native",
     ) -> Coordinator:
@@ -80,39 +80,37 @@ class Catalog:
         as the path of its `chk-<n>` directory. `max_parallelism` is fixed when the job is registered (128 if not given).
         `upload` is "native" (Spark's writer; every host must share the file system) or "streamed" (one upload for each task).
         Raises:
+            UsageError: an argument cannot be what it is; nothing was registered.
             RefusedError: the job has another max_parallelism, or the checkpoint to start from was dropped.
             NotFoundError, AddressError: there is no such checkpoint.
         """
-        job_id = register_job(self._transactor, self._environment, job, max_parallelism)
+        writer = state_writer(upload)
+        require_retention(retention)
+        job_id = register_job(self._transactor, self._environment, job, max_parallelism, start)
         ledger = open_ledger(self._storage, self._marker)
         return Coordinator(
             transactor=Transactor(ledger, self._environment),
             storage=self._storage,
             environment=self._environment,
-            state_writer=state_writer(upload),
+            state_writer=writer,
             job_id=job_id,
             retention=retention,
             begin=begin_with(start, job_id, self._storage),
         )
 
     def checkpoint(self, job: str, checkpoint_id: int | None = None) -> Checkpoint:
-        """A live checkpoint (None: the head) for reading. Pinned, so that its files stay, until this catalog object is closed.
+        """A live checkpoint (None: the head) for reading. Pinned, so that its files stay, until it or this catalog object is closed.
 
+        A process that may not write to the ledger reads unpinned: see `Checkpoint.is_pinned`.
         Raises:
             NotFoundError: no such job or checkpoint, or the job has none yet.
             RefusedError: the checkpoint was dropped.
             DamagedFileError: its manifest is not what was committed.
         """
-        token = AttemptToken(self._environment.new_id())
-
-        def decide(state: CatalogState) -> lifecycle.Transaction:
-            opened = lifecycle.open_reading(state, _ref(state, job, checkpoint_id), token)
-            fact = state.checkpoint(Ref(opened.result.parent_job_id, opened.result.parent_checkpoint_id)).fact
-            return lifecycle.Transaction(opened.facts, opened.keys, fact)
-
-        self._pins[token] = self._transactor.fresh().job_named(job).job_id  # before the opening: it may land without our hearing of it
-        fact = self._transactor.run(decide)
-        return Checkpoint(load_committed(self._storage, fact), self._storage)
+        fact, is_pinned = self._pins.pin(lambda state: _ref(state, job, checkpoint_id))
+        ref = Ref(fact.job_id, fact.checkpoint_id)
+        release = partial(self._pins.release, ref) if is_pinned else None
+        return Checkpoint(load_committed(self._storage, fact), self._storage, release=release, is_pinned=is_pinned)
 
     def hold(self, job: str, checkpoint_id: int, name: str, note: str | None = None) -> None:
         """Keep a live checkpoint from retention and drop until `unhold`. Raises RefusedError, NotFoundError, AlreadyExistsError."""
@@ -167,8 +165,8 @@ class Catalog:
 
     def verify(self, *, progress: Progress | None = None) -> VerifyReport:
         """Read every file of every live checkpoint and compare it with the digest that was committed."""
-        live = sum(len(job.live) for job in self._transactor.fresh().jobs.values())
-        return run_verify(live, self._queries.live_files(), self._storage, progress)
+        live = self._transactor.look(lambda state: sum(len(job.live) for job in state.jobs.values()))
+        return run_verify(live, self._queries.live_files(), self._storage, progress, live_files=self._queries.live_files)
 
     # ---- analysts ---------------------------------------------------------------------------------------------------
 
@@ -187,7 +185,8 @@ def open_catalog(address: Address, *, create: bool = False, environment: Environ
     """The catalog at a path or `file:` URL. With `create`, a new one is made where there is none.
 
     Raises:
-        AddressError: the address is of a kind of storage that is not supported.
+        AddressError: the address is of a kind of storage that is not supported, or no directory can be made there.
+        AlreadyExistsError: `create` in a place that holds something else, or inside another catalog.
         NotFoundError: there is no catalog.
         FormatError: a newer version wrote it, or marker and ledger are of different catalogs.
         DamagedLedgerError: the ledger is gone, or damaged beyond what opening mends.
@@ -208,7 +207,14 @@ def open_manifest(path: Address) -> Checkpoint:
     """
     address = paths.parse_checkpoint_directory(path)
     storage = open_storage(address.root)
-    return Checkpoint(load_manifest(storage, paths.manifest_path(address.job_id, address.checkpoint_id)), storage)
+    manifest = load_manifest(storage, paths.manifest_path(address.job_id, address.checkpoint_id))
+    if (manifest.job_id, manifest.checkpoint_id) != (address.job_id, address.checkpoint_id):
+        msg = (
+            f"{os.fspath(path)} holds the manifest of checkpoint {manifest.checkpoint_id} of job {manifest.job_id}: it was copied or moved "
+            "there; read it where it belongs"
+        )
+        raise DamagedFileError(msg)
+    return Checkpoint(manifest, storage)
 
 
 def _ref(state: CatalogState, job: str, checkpoint_id: int | None) -> Ref:
@@ -219,12 +225,3 @@ def _ref(state: CatalogState, job: str, checkpoint_id: int | None) -> Ref:
             raise NotFoundError(msg)
         checkpoint_id = found.head
     return Ref(found.job_id, CheckpointId(checkpoint_id))
-
-
-def _release_pins(transactor: Transactor, pins: dict[AttemptToken, JobId]) -> None:
-    while pins:
-        token, job_id = pins.popitem()
-        try:
-            transactor.run(lambda state, t=token, j=job_id: lifecycle.end_attempt(state, j, t, Status.RELEASED, "closed"))  # type: ignore[misc]
-        except (AttemptEndedError, FencedError, RefusedError):
-            continue  # an operator ended it first, or it was never opened: nothing is pinned, as wanted

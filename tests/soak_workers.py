@@ -46,7 +46,7 @@ def coordinate(root: Path, keep: int, name: str = JOB) -> Coordinator:
         environment=environment,
         state_writer=FakeStateWriter(),
         job_id=job_id,
-        retention=KeepLast(count=keep),
+        retention=KeepLast(keep),
         begin=lambda state: state.job(job_id).begin,
     )
 

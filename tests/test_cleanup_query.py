@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.catalog import duckdb_engine
 from holdfast.catalog import facts as f
+from holdfast.catalog.queries import SqlQueries
 from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.types import Purpose, Scope, Status
 from holdfast.catalog.views import VIEWS, Engine, views_for
@@ -176,3 +177,22 @@ def test_condemned_files_are_offered_again_until_they_are_gone(connection):
 def test_cleanup_never_expands_checkpoint_files():
     texts = [*(views_for(engine)["unreferenced_files"] for engine in Engine), VIEWS["files"]]
     assert not [text for text in texts if "checkpoint_files" in text]
+
+
+def test_a_file_that_is_condemned_between_the_two_questions_is_counted_once(tmp_path, monkeypatch):
+    """A vacuum of another process condemned it in between: two snapshots offered it as unreferenced, and as condemned."""
+    address = str(tmp_path / "ledger")
+    write_deltalake(address, to_table([file(2, "f1"), file(2, "f2")], OPERATION))
+    ask = duckdb_engine.condemned_files
+
+    def condemn_and_ask(connection):
+        condemned = [f.Condemned(job_id=J, file_id="f1", run_id="r")]
+        write_deltalake(address, to_table(condemned, OPERATION), mode="append")
+        return ask(connection)
+
+    monkeypatch.setattr(duckdb_engine, "condemned_files", condemn_and_ask)
+    garbage = SqlQueries(address).garbage()
+    assert [row.file_id for row in (*garbage.unreferenced, *garbage.condemned)] == ["f1", "f2"]
+    monkeypatch.undo()
+    later = SqlQueries(address).garbage()
+    assert ([row.file_id for row in later.unreferenced], [row.file_id for row in later.condemned]) == (["f2"], ["f1"])

@@ -19,7 +19,7 @@ def root(tmp_path: Path) -> Path:
     """A catalog with checkpoints 1 to 3 of one job, all live; the large state of each is a file of its own."""
     with (
         holdfast.open(tmp_path / "catalog", create=True) as catalog,
-        catalog.coordinate(JOB, retention=holdfast.KeepLast(count=3)) as job,
+        catalog.coordinate(JOB, retention=holdfast.KeepLast(3)) as job,
     ):
         for n in (1, 2, 3):
             with job.checkpoint(progress={"week": n}) as checkpoint:

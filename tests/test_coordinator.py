@@ -329,7 +329,7 @@ def test_the_invariants_hold_over_a_real_catalog_as_well(tmp_path: Path) -> None
     """The same checks over the Delta ledger and a local disk, folded from the commits in its log."""
     large = b"x" * 30_000
     with holdfast.open(tmp_path / "catalog", create=True) as catalog:
-        with catalog.coordinate("flights", retention=KeepLast(count=2)) as job:
+        with catalog.coordinate("flights", retention=KeepLast(2)) as job:
             for n in range(1, 5):
                 with job.checkpoint({"week": n}) as cp:
                     cp.write_bytes("offsets", str(n).encode())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.catalog.errors import HoldfastError
+from holdfast.catalog.errors import HoldfastError, UnknownOutcomeError
 from tests.support.faults import Crash, Hook, LostResponseError, Mode
 from tests.support.scenes import SCENES, Boom, Scene, abort, checkpoint_after_others, first_checkpoint, later_checkpoint, resume
 
@@ -131,6 +131,11 @@ def test_after_lost_responses_the_same_coordinator_goes_on(scene: Callable[[], S
             except (HoldfastError, LostResponseError, Boom):
                 pass
             shaken.actor.arm()
+            if shaken.coordinator._transactor._undurable is not None:  # only a new process goes on
+                with pytest.raises(UnknownOutcomeError, match="examine the disk"):
+                    shaken.actor.checkpoint(shaken.coordinator, {"offsets": b"went on"})
+                resume(shaken.world)
+                return
             head = shaken.world.job().head
             latest = shaken.coordinator.latest()
             assert (latest.checkpoint_id if latest else None) == head
@@ -138,6 +143,28 @@ def test_after_lost_responses_the_same_coordinator_goes_on(scene: Callable[[], S
             resume(shaken.world)
 
         with_call(n, calls, "lost", check)
+
+
+def test_a_failed_sync_is_not_tried_again_and_nothing_more_is_committed_or_deleted() -> None:
+    """After a failed fsync Linux calls the pages clean: the second one succeeds, and the data is lost with the power."""
+    calls = calls_of(later_checkpoint)
+    syncs = [n for n, (verb, _) in enumerate(calls, 1) if verb == "make_durable"]
+    assert syncs
+    for n in syncs:
+        scene = later_checkpoint()
+        told = len(scene.world.acknowledged)
+        scene.actor.arm(on_call=refuse(n))
+        with pytest.raises(UnknownOutcomeError, match="examine the disk"):
+            scene.act()
+        assert scene.actor.faults.log[-1] == calls[n - 1]
+        assert scene.coordinator is not None
+        with pytest.raises(UnknownOutcomeError, match="examine the disk"), scene.coordinator.checkpoint():
+            pass
+        with pytest.raises(UnknownOutcomeError, match="examine the disk"):
+            scene.coordinator._transactor.settle()
+        scene.world.lose_power()
+        assert len(scene.world.acknowledged) == told
+        resume(scene.world)
 
 
 def test_two_lost_responses_in_a_row_at_any_call_of_a_commit_are_survived() -> None:

@@ -13,6 +13,7 @@ from holdfast.catalog import delta_log
 from holdfast.catalog.delta_log import LAST_CHECKPOINT, LedgerRepairWarning, TornCommitError, commit_name, parse_commit
 from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.schema import SCHEMA
 from tests.ledger_contract import dropped, put
 
 VERSIONS = 25  # the Delta checkpoint is at 19 or 20
@@ -116,6 +117,59 @@ def test_a_torn_last_commit_becomes_void_and_the_ledger_goes_on(short: Path, tea
     assert "never acknowledged" in info["reason"]
 
 
+@pytest.mark.parametrize("tear", TEARS)
+def test_every_torn_commit_at_the_end_becomes_void(short: Path, tear: Tear) -> None:
+    """Two writers had each sent a commit, and neither had come to syncing its own, when the power went: nobody was told of either."""
+    tear(_commit(short, 2))
+    tear(_commit(short, 3))
+    with pytest.warns(LedgerRepairWarning) as told:
+        ledger = DeltaLedger.open(short)
+    assert ["0002.json" in str(told[0].message), "0003.json" in str(told[1].message)] == [True, True]
+    assert (ledger.version, _seqs(ledger)) == (3, [1])
+    put(ledger, dropped(2), key="job/a", operation_id="again")
+    assert _seqs(DeltaLedger.open(short)) == [1, 2]
+
+
+def test_a_delta_checkpoint_goes_from_the_lowest_torn_commit_upwards(long: Path) -> None:
+    (checkpoint,) = _checkpoints(long)
+    lowest = int(checkpoint.name[:20])
+    for version in range(lowest, VERSIONS + 1):
+        _empty(_commit(long, version))
+    with pytest.warns(LedgerRepairWarning):
+        ledger = DeltaLedger.open(long)
+    assert _checkpoints(long) == []
+    assert not (_log(long) / LAST_CHECKPOINT).exists()
+    assert (ledger.version, _seqs(ledger)) == (VERSIONS, list(range(1, lowest)))
+
+
+class Died(BaseException):
+    """The process that mends the log died here."""
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_a_mending_that_dies_between_two_commits_is_finished_by_the_next_opening(
+    short: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    """The lowest becomes void first. The other way round a torn commit would lie below a void one, which is damage."""
+    for version in (1, 2, 3):
+        _empty(_commit(short, version))
+    replace, mended = Path.replace, []
+
+    def replace_or_die(path: Path, target: Path) -> Path:
+        if len(mended) == done:
+            raise Died
+        mended.append(target.name)
+        return replace(path, target)
+
+    with monkeypatch.context() as patched, pytest.raises(Died):
+        patched.setattr(Path, "replace", replace_or_die)
+        delta_log.check_tail(_log(short))
+    assert mended == [commit_name(version) for version in range(1, done + 1)]
+    with pytest.warns(LedgerRepairWarning):
+        ledger = DeltaLedger.open(short)
+    assert (ledger.version, _seqs(ledger)) == (3, [])
+
+
 def test_a_void_commit_is_passed_over_by_a_refresh(short: Path) -> None:
     _empty(_commit(short, 3))
     table = DeltaTable(short, version=2)
@@ -126,7 +180,8 @@ def test_a_void_commit_is_passed_over_by_a_refresh(short: Path) -> None:
     assert ledger.version == 3
 
 
-def test_the_void_commit_is_made_durable_before_opening_goes_on(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_void_commit_is_made_durable_before_the_next_and_before_opening_goes_on(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _empty(_commit(short, 2))
     _empty(_commit(short, 3))
     steps: list[str] = []
     fsync, replace = os.fsync, Path.replace
@@ -143,7 +198,7 @@ def test_the_void_commit_is_made_durable_before_opening_goes_on(short: Path, mon
     monkeypatch.setattr(Path, "replace", recorded_replace)
     with pytest.warns(LedgerRepairWarning):
         delta_log.check_tail(_log(short))
-    assert steps == [".tmp", "rename", ""]
+    assert steps == [".tmp", "rename", ""] * 2
 
 
 def test_a_commit_that_was_mended_meanwhile_is_not_replaced(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +218,7 @@ def test_a_commit_that_was_mended_meanwhile_is_not_replaced(short: Path, monkeyp
 
 
 @pytest.mark.parametrize("tear", TEARS)
-def test_a_torn_commit_below_the_last_is_damage_and_nothing_is_changed(short: Path, tear: Tear) -> None:
+def test_a_torn_commit_below_a_whole_one_is_damage_and_nothing_is_changed(short: Path, tear: Tear) -> None:
     tear(_commit(short, 2))
     before = _everything(short)
     with pytest.raises(DamagedLedgerError, match=r"0002\.json"):
@@ -176,6 +231,16 @@ def test_a_hole_in_the_log_is_damage_and_nothing_is_changed(short: Path) -> None
     _empty(_commit(short, 3))
     before = _everything(short)
     with pytest.raises(DamagedLedgerError, match=r"hole.*0002\.json"):
+        DeltaLedger.open(short)
+    assert _everything(short) == before
+
+
+def test_a_hole_between_torn_commits_is_damage_and_nothing_is_changed(short: Path) -> None:
+    _empty(_commit(short, 1))
+    _commit(short, 2).unlink()
+    _empty(_commit(short, 3))
+    before = _everything(short)
+    with pytest.raises(DamagedLedgerError, match=r"0001\.json is empty|hole.*0002\.json"):
         DeltaLedger.open(short)
     assert _everything(short) == before
 
@@ -222,6 +287,24 @@ def test_a_hint_that_does_not_parse_or_names_nothing_goes_alone(long: Path, text
     assert len(_checkpoints(long)) == 1
     assert not (_log(long) / LAST_CHECKPOINT).exists()
     assert _seqs(ledger) == list(range(1, VERSIONS + 1))
+
+
+def test_a_delta_checkpoint_of_a_live_writer_is_none_of_the_opening_s_business(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It appears, with its hint, after the log was listed: the hint was read before, and names nothing that is not in the listing."""
+    listed = delta_log.checkpoint_versions
+
+    def list_then_write(log: Path) -> list[int]:
+        found = listed(log)
+        if not (log / LAST_CHECKPOINT).exists():
+            DeltaTable(short).create_checkpoint()
+        return found
+
+    monkeypatch.setattr(delta_log, "checkpoint_versions", list_then_write)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _seqs(DeltaLedger.open(short)) == [1, 2, 3]
+    assert len(_checkpoints(short)) == 1
+    assert (_log(short) / LAST_CHECKPOINT).exists()
 
 
 def test_a_delta_checkpoint_that_its_hint_does_not_fit_goes_too(long: Path) -> None:
@@ -279,3 +362,13 @@ def test_a_commit_cut_at_any_byte_is_never_taken_for_another_commit(short: Path)
     for length in range(len(data)):
         with pytest.raises(TornCommitError):
             parse_commit(3, data[:length])
+
+
+def test_the_first_commit_says_what_its_table_is_and_a_torn_one_says_nothing(short: Path) -> None:
+    found = delta_log.read_metadata(_log(short))
+    assert found is not None
+    assert found.properties["holdfast.catalogId"] == "c0ffee"
+    assert [column["name"] for column in found.columns["fields"]] == SCHEMA.names
+    _halve(_commit(short, 0))
+    assert delta_log.read_metadata(_log(short)) is None
+    assert delta_log.read_metadata(short / "nowhere") is None

@@ -453,7 +453,7 @@ def test_keep_last_keeps_the_newest_of_the_line(keep: int, live: set[int]) -> No
     history = History()
     history.commit("a")
     for n in range(2, 6):
-        history.commit("a", parent=n - 1, retention=KeepLast(count=keep))
+        history.commit("a", parent=n - 1, retention=KeepLast(keep))
     assert history.live() == live
 
 
@@ -469,7 +469,7 @@ def test_keep_last_counts_the_ancestry_and_not_ids(history: History) -> None:
     history.commit("a", parent=1)
     history.commit("a", parent=2)
     history.rollback(1)
-    history.commit("a", parent=1, retention=KeepLast(count=2))
+    history.commit("a", parent=1, retention=KeepLast(2))
     assert history.live() == {1, 2, 3, 4}
 
 
@@ -478,8 +478,8 @@ def test_what_a_rollback_abandoned_goes_when_enough_of_the_line_are_younger(hist
     history.commit("a", parent=1)
     history.commit("a", parent=2)
     history.rollback(1)
-    history.commit("a", parent=1, retention=KeepLast(count=2))
-    history.commit("a", parent=4, retention=KeepLast(count=2))
+    history.commit("a", parent=1, retention=KeepLast(2))
+    history.commit("a", parent=4, retention=KeepLast(2))
     assert history.live() == {4, 5}
 
 
@@ -487,7 +487,7 @@ def test_keep_last_1_after_a_rollback_keeps_the_new_head_only(history: History) 
     history.commit("a")
     history.commit("a", parent=1)
     history.rollback(1)
-    history.commit("a", parent=1, retention=KeepLast(count=1))
+    history.commit("a", parent=1, retention=KeepLast(1))
     assert history.live() == {3}
 
 
@@ -495,18 +495,18 @@ def test_dropped_ancestors_do_not_count(history: History) -> None:
     for n in range(1, 5):
         history.commit("a", parent=n - 1 or None)
     history.say(lifecycle.drop(history.state, ref(3), "test"))
-    history.commit("a", parent=4, retention=KeepLast(count=3))
+    history.commit("a", parent=4, retention=KeepLast(3))
     assert history.live() == {2, 4, 5}
 
 
 def test_retention_spares_what_is_held_until_the_commit_after_the_hold(history: History) -> None:
     history.commit("a")
     history.say(lifecycle.hold(history.state, ref(1), "audit", "until May"))
-    history.commit("a", parent=1, retention=KeepLast(count=1))
-    history.commit("a", parent=2, retention=KeepLast(count=1))
+    history.commit("a", parent=1, retention=KeepLast(1))
+    history.commit("a", parent=2, retention=KeepLast(1))
     assert history.live() == {1, 3}
     history.say(lifecycle.unhold(history.state, ref(1), "audit"))
-    history.commit("a", parent=3, retention=KeepLast(count=1))
+    history.commit("a", parent=3, retention=KeepLast(1))
     assert history.live() == {4}
 
 
@@ -524,13 +524,13 @@ def test_retention_spares_savepoints(history: History) -> None:
     history.commit("a")
     row = history.job.checkpoints[CheckpointId(1)]
     row.fact = replace(row.fact, is_savepoint=True)
-    assert retired(history.job, CheckpointId(2), None, 99, KeepLast(count=1)) == []
+    assert retired(history.job, CheckpointId(2), None, 99, KeepLast(1)) == []
 
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_keep_last_of_none_is_no_retention(count: int) -> None:
     with pytest.raises(ValueError, match=r"would drop the checkpoint that the job continues from: give 1 or more"):
-        KeepLast(count=count)
+        KeepLast(count)
 
 
 # ---- the head and the pins ------------------------------------------------------------------------------------------
@@ -563,7 +563,7 @@ def test_what_an_open_attempt_builds_on_is_no_garbage_until_it_ends(history: His
     history.commit("a", "B")
     reading = token(7)
     history.say(lifecycle.open_reading(history.state, ref(1), reading))
-    history.commit("c", parent=1, retention=KeepLast(count=1))
+    history.commit("c", parent=1, retention=KeepLast(1))
     assert (history.live(), history.garbage()) == ({2}, set())
     history.say(lifecycle.end_attempt(history.state, JOB, reading, Status.RELEASED, None))
     assert history.garbage() == {"a", "B"}

@@ -21,6 +21,7 @@ job_ids = st.builds(paths.new_job_id, names, st.from_regex(r"[0-9a-f]{16}", full
 tokens = st.from_regex(r"[0-9a-f]{16}", fullmatch=True).map(AttemptToken)
 checkpoint_ids = st.integers(0, 10**18 - 1).map(CheckpointId)
 labels = st.integers(0, 2**63) | st.from_regex(r"[0-9A-Za-z_]+", fullmatch=True)
+drafts = st.sampled_from(["", ".1a2b3c4d.tmp"])
 belows = st.sampled_from(["", "/part-00000-x.parquet", "/_temporary/0/_temporary/attempt_1/part-0", "/.part-0.crc", ".1a2b3c4d.tmp"])
 
 
@@ -36,9 +37,9 @@ def test_the_layout_is_the_design_s() -> None:
     assert paths.manifest_file_id(TOKEN) == "0123456789abcdef-metadata-0"
 
 
-@given(job_ids, checkpoint_ids, tokens, labels, labels, belows)
+@given(job_ids, checkpoint_ids, tokens, labels, labels, belows, drafts)
 def test_what_an_attempt_writes_is_recognised_as_its_own(
-    job: JobId, n: CheckpointId, token: AttemptToken, a: Any, b: Any, below: str
+    job: JobId, n: CheckpointId, token: AttemptToken, a: Any, b: Any, below: str, draft: str
 ) -> None:
     own = AttemptPath(job_id=job, checkpoint_id=n, attempt=token)
     assert paths.parse(paths.native_directory(job, n, token, a) + below) == own
@@ -48,7 +49,7 @@ def test_what_an_attempt_writes_is_recognised_as_its_own(
     savepoint = AttemptPath(job_id=job, checkpoint_id=None, attempt=token)
     assert paths.parse(f"{paths.job_directory(job)}/savepoints/before-upgrade-{token}/_metadata") == savepoint
     chk = ChkPath(job_id=job, checkpoint_id=n)
-    assert paths.parse(paths.manifest_path(job, n) + below) == paths.parse(paths.checkpoint_directory(job, n)) == chk
+    assert paths.parse(paths.manifest_path(job, n) + draft) == paths.parse(paths.checkpoint_directory(job, n)) == chk
 
 
 @given(st.text() | st.lists(st.text(max_size=20)).map(lambda parts: "/".join(["jobs", JOB, *parts])))
@@ -75,7 +76,8 @@ OUTSIDE_OF_JOBS = [
 ]  # fmt: skip
 STRANGE_IN_A_JOB = [
     "shared", "notes.txt", "chk-007/_metadata", "chk-/_metadata", "chk--1/_metadata", "chk-1x/_metadata", "chk-1\n/_metadata",
-    "chk-\u0661/_metadata", f"chk-{10**18}/_metadata", "chk-1/../chk-2/_metadata",
+    "chk-1/NOTES.txt", "chk-1/_metadata.bak", "chk-1/_metadata.1a2b3c4d.tmp~", "chk-1/_metadata.1A2B3C4D.tmp", "chk-1/_metadata/x",
+    "chk-1/.1a2b3c4d.tmp", "chk-1/sub/_metadata", "chk-1/_metadata\n", "chk-\u0661/_metadata", f"chk-{10**18}/_metadata", "chk-1/../chk-2/_metadata",
     f"shared/042-{TOKEN}-3/part-0", f"shared/42-{TOKEN}", f"shared/42-{TOKEN}-", f"shared/42-{TOKEN}.parquet", f"shared/42-{TOKEN}-3/a\\b",
     f"shared/42-{TOKEN[:15]}-3/part-0", f"shared/42-{TOKEN}0-3/part-0", f"shared/42-{TOKEN.upper()}-3/part-0",
     f"shared/.42-{TOKEN}-3-0.parquet.crc", f"shared/sub/42-{TOKEN}-3-0.parquet", f"other/42-{TOKEN}-3-0.parquet",
@@ -93,6 +95,19 @@ def test_what_is_not_built_here_is_foreign(path: str) -> None:
 )
 def test_marker_and_ledger_are_internal(path: str) -> None:
     assert paths.parse(path) == InternalPath()
+
+
+@pytest.mark.parametrize("path", ["holdfast.json", "holdfast.json.1a2b3c4d.tmp", "ledger/_delta_log/00000000000000000000.json"])
+def test_only_the_log_and_the_marker_are_left_by_a_creation(path: str) -> None:
+    assert paths.is_left_by_a_creation(path)
+    for other in (f"{path}.bak", f"jobs/{path}", "ledger/part-0.parquet", "ledger-2/_delta_log/0.json", "ledger", ""):
+        assert paths.is_left_by_a_creation(other) == (other.startswith("ledger/_delta_log/"))
+
+
+def test_a_draft_that_would_not_be_recognised_is_not_named() -> None:
+    assert paths.draft_name("_metadata", "1a2b3c4d") == "_metadata.1a2b3c4d.tmp"
+    with pytest.raises(ValueError, match="draft"):
+        paths.draft_name("_metadata", "1a2b3c")
 
 
 def test_directory_that_goes_with_a_file_is_of_the_same_attempt() -> None:

@@ -336,7 +336,7 @@ def test_a_second_coordinator_fences_the_first_and_its_retention(world: World) -
     """Two coordinators of one job. The first, which keeps one, writes while a second starts and commits twice, keeping all. The first may
     neither commit, nor open, nor drop: with its retention it would have taken what the second committed."""
     old, new = world.process(), world.process()
-    first = old.coordinate(retention=KeepLast(count=1))
+    first = old.coordinate(retention=KeepLast(1))
     old.checkpoint(first, {"planes": [b"one"]})
     with pytest.raises(FencedError, match=r"epoch 2 fenced epoch 1; stop this process"):
         with first.checkpoint() as writer:
@@ -392,7 +392,7 @@ def test_a_rollback_to_an_older_checkpoint_then_a_commit_loses_neither_line(worl
     resume(world)
 
 
-@pytest.mark.parametrize("retention", [KeepAll(), KeepLast(count=1), KeepLast(count=2)], ids=str)
+@pytest.mark.parametrize("retention", [KeepAll(), KeepLast(1), KeepLast(2)], ids=str)
 def test_of_two_overlapping_attempts_both_commit_in_order(world: World, retention) -> None:
     """Both build on checkpoint 1. The lower id commits first, then the higher: its content is 1 and its own, nothing of the other's."""
     process = world.process()

@@ -207,6 +207,20 @@ def test_addresses_of_a_file_system_are_opened(tmp_path: Path, monkeypatch: pyte
     assert open_storage(Path("s3:x")).address == str(tmp_path / "s3:x")
 
 
+def test_a_leading_tilde_in_a_text_is_the_user_s_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert open_storage("~").address == str(tmp_path / "home")
+    assert open_storage("~/a/b").address == str(tmp_path / "home/a/b")
+    for literal in ("./~/a", f"{tmp_path}/~/a", Path("~/a")):
+        assert open_storage(literal).address == str(tmp_path / "~/a")
+
+
+def test_a_home_that_does_not_exist_is_no_directory_of_that_name() -> None:
+    with pytest.raises(AddressError, match="no home directory"):
+        open_storage("~no.such.user/catalog")
+
+
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "hdfs", "gs", "abfss", "dbfs", "http", "S3"])
 @pytest.mark.parametrize("rest", ["://bucket/prefix", ":/x"])
 def test_other_storage_is_refused_by_name(scheme: str, rest: str) -> None:

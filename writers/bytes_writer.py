@@ -4,13 +4,18 @@ import hashlib
 
 from holdfast.catalog import paths
 from holdfast.catalog.clock import Environment
+from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import INLINE_LIMIT_BYTES, Ack, CheckpointMetrics, Chunk, Role, Scope, StoredFile
 from holdfast.writers.upload import UploadContext
 
 
-def write_bytes(data: bytes, context: UploadContext, environment: Environment) -> Ack:
-    """Digest the bytes and make them durable, as a file if they are too many to inline; returns the ack."""
-    data = bytes(data)
+def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, environment: Environment) -> Ack:
+    """Digest the bytes and make them durable, as a file if they are too many to inline; returns the ack.
+
+    Raises:
+        UsageError: it is something else; nothing was written.
+    """
+    data = _plain(data, context.state)
     began = environment.monotonic_s()
     sha256 = hashlib.sha256(data).hexdigest()
     digested = environment.monotonic_s()
@@ -48,3 +53,10 @@ def write_bytes(data: bytes, context: UploadContext, environment: Environment) -
         chunks=(chunk,),
         metrics=metrics,
     )
+
+
+def _plain(data: object, state: str) -> bytes:
+    if not isinstance(data, bytes | bytearray | memoryview):  # `bytes` would take a list, and make five NULs of a 5
+        msg = f"state {state!r} is given as {type(data).__name__}: write_bytes takes bytes, bytearray or memoryview; encode it first"
+        raise UsageError(msg)
+    return bytes(data)

@@ -89,6 +89,7 @@ class CheckpointWriter:
         self._progress = _checked_progress(progress)
         self._written: dict[tuple[str, str], StateInfo] = {}
         self._removed: set[tuple[str, str]] = set()
+        self._unfinished: set[tuple[str, str]] = set()  # a write began and has not ended well
         self._acks: list[Ack] = []
         self._calls = 0
         self._sealed = False
@@ -118,11 +119,11 @@ class CheckpointWriter:
         acks, info = self._state_writer.write(df, self._context(state, (key,) if isinstance(key, str) else tuple(key)))
         self._take(acks, info)
 
-    def write_bytes(self, state: str, data: bytes) -> None:
+    def write_bytes(self, state: str, data: bytes | bytearray | memoryview) -> None:
         """Write a small state as bytes: kept in the manifest and the row when at most 20 kB, else as a file of this checkpoint."""
         context = self._context(state, ())
         ack = write_bytes(data, context, self._environment)
-        self._take([ack], StateInfo(operator=context.operator, state=state, format="bytes", total_bytes=len(data)))
+        self._take([ack], StateInfo(operator=context.operator, state=state, format="bytes", total_bytes=ack.metrics.bytes_written))
 
     def remove(self, state: str) -> None:
         """End a state of the parent: this checkpoint does not carry it. Raises NotFoundError if the parent has none of this name."""
@@ -134,6 +135,7 @@ class CheckpointWriter:
             )
             raise NotFoundError(msg)
         self._removed.add(key)
+        self._unfinished.discard(key)
 
     # ---- for the coordinator ----------------------------------------------------------------------------------------
 
@@ -142,8 +144,14 @@ class CheckpointWriter:
         self._sealed = True
 
     def seal(self, retention: Retention, next_attempt: AttemptToken) -> tuple[CommitRequest, Manifest]:
-        """Fix the content, write it as `_metadata`, and say what to commit. After this nothing can be written."""
+        """Fix the content, write it as `_metadata`, and say what to commit. After this nothing can be written.
+
+        Raises:
+            RefusedError: a write failed and was neither repeated nor removed; the parent's state would be carried in its place.
+            AttemptEndedError, ForeignTokensError: the manifest's place is taken.
+        """
         self.close()
+        self._require_finished()
         carried = [info for info in self._parent.states if info.key not in self._written.keys() | self._removed] if self._parent else []
         states = (*carried, *self._written.values())
         keys = {info.key for info in carried}
@@ -177,6 +185,15 @@ class CheckpointWriter:
             next_attempt=next_attempt,
         )
         return request, manifest
+
+    def _require_finished(self) -> None:
+        if self._unfinished:
+            names = ", ".join(repr(state) for _, state in sorted(self._unfinished))
+            msg = (
+                f"checkpoint {self.checkpoint_id} of job {self._job_name!r} cannot be committed: the write of {names} failed, and the "
+                "older state would be carried in its place; write it again within the block, or remove it"
+            )
+            raise RefusedError(msg)
 
     def _taken(self, path: str) -> HoldfastError:
         """Why the place of this attempt's manifest is taken."""
@@ -214,6 +231,7 @@ class CheckpointWriter:
 
     def _context(self, state: str, key: tuple[str, ...]) -> UploadContext:
         operator, state = self._free_key(state)
+        self._unfinished.add((operator, state))
         call, self._calls = self._calls, self._calls + 1
         return UploadContext(
             storage=self._storage,
@@ -250,6 +268,7 @@ class CheckpointWriter:
     def _take(self, acks: Sequence[Ack], info: StateInfo) -> None:
         self._acks += acks
         self._written[info.key] = info
+        self._unfinished.discard(info.key)
 
 
 def _checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

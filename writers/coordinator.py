@@ -14,7 +14,7 @@ from holdfast.catalog.errors import AttemptEndedError, FencedError, RefusedError
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.manifest import Manifest
-from holdfast.catalog.state import CatalogState, Ref
+from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Retention, Status
@@ -46,7 +46,7 @@ class Coordinator:
         self.epoch, self._parent = started
         self._manifest: Manifest | None = None  # of the parent, loaded when first needed
         self._opened: AttemptOpened | None = None  # the attempt that the last commit opened
-        self._writing = False
+        self._writing = self._closed = False
         self._in_doubt = False  # a commit was sent and has not been heard of
 
     @property
@@ -57,8 +57,9 @@ class Coordinator:
         """The checkpoint that this job continues from, or None before the first.
 
         It stays readable until this coordinator's next commit; read again from `latest()` after each.
+        Raises FencedError: a newer coordinator of the job has started.
         """
-        self._resolve_doubt()
+        self._go_on()
         manifest = self._parent_manifest()
         return None if manifest is None else Checkpoint(manifest, self._storage)
 
@@ -71,6 +72,9 @@ class Coordinator:
             AttemptEndedError: somebody killed the attempt; nothing was committed, the next checkpoint may be tried.
             ConflictError: the commit lost too many races, and was aborted.
         """
+        if self._closed:
+            msg = f"this coordinator of job {self._job_id} (epoch {self.epoch}) is closed: call catalog.coordinate again"
+            raise RefusedError(msg)
         if self._writing:
             msg = f"job {self._job_id} is already writing a checkpoint: end that block first"
             raise RefusedError(msg)
@@ -80,11 +84,12 @@ class Coordinator:
             try:
                 yield writer
                 self._commit(writer)
-            except UnknownOutcomeError:
-                raise  # it may have landed: neither abort nor reuse; the next opening reads the ledger
             except BaseException as error:
-                self._abort(writer, error)
-                raise
+                if not (self._in_doubt and isinstance(error, UnknownOutcomeError)):
+                    self._abort(writer, error)
+                raise  # in doubt it may have landed: neither abort nor reuse; the next opening reads the ledger
+            finally:
+                writer.close()
         finally:
             self._writing = False
 
@@ -94,7 +99,14 @@ class Coordinator:
         self._transactor.run(lambda state: lifecycle.drop(state, ref, f"dropped by epoch {self.epoch}", self.epoch))
 
     def close(self) -> None:
-        """End the attempt that the last commit opened, so that it pins nothing. The job stays as it is."""
+        """End the attempt that the last commit opened, so that it pins nothing. The job stays as it is.
+
+        Raises RefusedError inside the block of a checkpoint.
+        """
+        if self._writing:
+            msg = f"job {self._job_id} is writing a checkpoint: end that block before the coordinator is closed"
+            raise RefusedError(msg)
+        self._closed = True
         opened, self._opened = self._opened, None
         if opened is not None:
             with suppress(AttemptEndedError, FencedError):  # somebody ended it first, as was wanted
@@ -112,8 +124,8 @@ class Coordinator:
             error.add_note(f"closing the coordinator failed as well: {failure}")
 
     def _open(self, progress: Mapping[str, Any] | None) -> CheckpointWriter:
-        self._resolve_doubt()
-        if self._opened is not None and not self._still_open(self._opened):
+        job = self._go_on()
+        if self._opened is not None and self._opened.attempt not in job.open_attempts:  # asked before anything is uploaded in vain
             self._opened = None
         opened, self._opened = self._opened, None
         if opened is None:
@@ -133,18 +145,16 @@ class Coordinator:
             self._opened = opened  # nothing was written: the attempt serves the next call
             raise
 
-    def _still_open(self, opened: AttemptOpened) -> bool:
-        """Whether the attempt that the last commit opened may still write; asked before anything is uploaded in vain."""
+    def _go_on(self) -> JobState:
+        """The job as it is now, if this coordinator is still its newest.
+
+        After a commit that nobody answered, the job's head says whether it landed, and is what to go on from.
+        """
         job = self._transactor.fresh().job(self._job_id)
         lifecycle.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
-        return opened.attempt in job.open_attempts
-
-    def _resolve_doubt(self) -> None:
-        """After a commit that nobody answered: the job's head says whether it landed, and is what to go on from."""
         if self._in_doubt:
-            job = self._transactor.fresh().job(self._job_id)
-            lifecycle.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
             self._parent, self._manifest, self._in_doubt = job.begin, None, False
+        return job
 
     def _commit(self, writer: CheckpointWriter) -> None:
         next_attempt = AttemptToken(self._environment.new_id())

@@ -1,7 +1,9 @@
 """Reading a checkpoint: its manifest, verified, then its states, verified before a row or byte of them is returned."""
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.catalog import paths
 from holdfast.catalog.errors import DamagedFileError, NotFoundError, RefusedError
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
 class Checkpoint:
     """The content of one checkpoint, as its manifest says it."""
 
-    def __init__(self, manifest: Manifest, storage: Storage) -> None:
+    def __init__(self, manifest: Manifest, storage: Storage, *, release: Callable[[], None] | None = None, is_pinned: bool = False) -> None:
         self.manifest = manifest
-        self._storage = storage
+        self._storage, self._release = storage, release
+        self._is_pinned = is_pinned
 
     def __repr__(self) -> str:
         return f"<checkpoint {self.checkpoint_id} of job {self.job!r}: {', '.join(self.states) or 'no state'}>"
@@ -36,6 +39,23 @@ class Checkpoint:
     def progress(self) -> dict[str, Any] | None:
         """What the job gave as its progress when it wrote the checkpoint."""
         return None if self.manifest.progress is None else dict(self.manifest.progress)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether this object's catalog keeps the files until it is closed. Without, retention may drop the checkpoint meanwhile."""
+        return self._is_pinned
+
+    def close(self) -> None:
+        """Let go of the checkpoint before its catalog is closed; nothing of it is to be read after this."""
+        release, self._release, self._is_pinned = self._release, None, False
+        if release is not None:
+            release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -72,7 +92,10 @@ class Checkpoint:
         try:
             data = self._storage.read(path)
         except FileNotFoundError as error:
-            msg = f"{path} of checkpoint {self.checkpoint_id} of job {self.job!r} is missing: run verify, and restore the file from a copy"
+            msg = (
+                f"{path} of checkpoint {self.checkpoint_id} of job {self.job!r} is missing: "
+                "the checkpoint was dropped meanwhile (see the view checkpoints), or the file is lost: then restore it from a copy"
+            )
             raise DamagedFileError(msg) from error
         if hashlib.sha256(data).hexdigest() != chunk.sha256:
             msg = f"{path} of checkpoint {self.checkpoint_id} of job {self.job!r} does not have the digest that was committed"
@@ -107,8 +130,8 @@ def load_committed(storage: Storage, fact: CheckpointCommitted) -> Manifest:
         data = storage.read(fact.path)
     except FileNotFoundError as error:
         msg = (
-            f"the manifest {fact.path} of checkpoint {fact.checkpoint_id} is missing: was it dropped meanwhile? "
-            "Restore it, or use another checkpoint"
+            f"the manifest {fact.path} of checkpoint {fact.checkpoint_id} is missing: the checkpoint was dropped meanwhile "
+            "(see the view checkpoints), or the file is lost: then restore it from a copy"
         )
         raise DamagedFileError(msg) from error
     found = hashlib.sha256(data).hexdigest()

@@ -32,7 +32,7 @@ def main() -> None:
     places = Places(arguments.directory)
     spark = start_session(places.scratch)
     tell("spark")
-    with open_stoppable(places.catalog, places.stops) as catalog, catalog.coordinate(JOB, retention=KeepLast(count=KEEP)) as job:
+    with open_stoppable(places.catalog, places.stops) as catalog, catalog.coordinate(JOB, retention=KeepLast(KEEP)) as job:
         replay(spark, job, places, arguments.weeks, {arguments.in_week: arguments.stop} if arguments.stop else {})
     spark.stop()
 

@@ -90,7 +90,7 @@ def assert_clean(source: Any) -> None:
     needed = {references.files[handle.file_id].path for _, _, handle in _kept_handles(references) if handle.file_id in references.files}
     assert not ours - needed, f"left behind: {sorted(ours - needed)}"
     assert not needed - ours, f"missing: {sorted(needed - ours)}"
-    empty = [path for path in evidence.storage.empty_directories("") if rule.judge(f"{path}/_") is Verdict.ORPHAN]
+    empty = [path for path in evidence.storage.empty_directories("") if rule.judge(path) is Verdict.ORPHAN]
     assert not empty, f"empty directories of ended attempts are left: {sorted(empty)}"
 
 

@@ -24,7 +24,7 @@ from tests.support.world import Process, World, late_upload, opened_attempts, wr
 JOBS = ("planes", "routes")
 STATES = ("a", "b", "c")
 PICK = st.integers(0, 11)  # one of however many there are
-RETENTIONS = st.sampled_from([KeepLast(count=1), KeepLast(count=2), KeepAll()])
+RETENTIONS = st.sampled_from([KeepLast(1), KeepLast(2), KeepAll()])
 
 
 class Boom(Exception):

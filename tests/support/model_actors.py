@@ -18,7 +18,7 @@ from tests.support.faults import Crash
 from tests.support.model_world import Promise, Violation, World
 
 STATES = ("a", "b", "c")
-RETENTIONS = (KeepLast(count=1), KeepLast(count=1), KeepLast(count=2), KeepLast(count=3), KeepAll())
+RETENTIONS = (KeepLast(1), KeepLast(1), KeepLast(2), KeepLast(3), KeepAll())
 NOTHING = Promise({}, frozenset(), {}, frozenset())
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.catalog.ledger_memory import MemoryLedger
 from holdfast.catalog.storage_memory import MemoryStorage
-from holdfast.catalog.transactions import READ_BACKS
+from holdfast.catalog.transactions import READ_TRIES
 from tests.support.faults import Crash
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ModelLedger(MemoryLedger):
         if fate == "dies after":  # visible to all, durable for none
             raise Crash(fate)
         if fate == "outcome unknown":
-            self._blind = READ_BACKS
+            self._blind = READ_TRIES
         if fate in ("response lost", "outcome unknown"):
             raise OSError(fate)
 

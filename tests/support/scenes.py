@@ -51,7 +51,7 @@ def used_catalog() -> Scene:
     world = World()
     foreign_file(world)
     actor = world.process()
-    coordinator = actor.coordinate(retention=KeepLast(count=2))
+    coordinator = actor.coordinate(retention=KeepLast(2))
     actor.checkpoint(coordinator, FIRST)
     actor.checkpoint(coordinator, SECOND, {"week": 2})
     aborted = fail_checkpoint(coordinator)

@@ -52,7 +52,7 @@ from tests.support.faulty_storage import FaultyStorage
 from tests.support.invariants import Acknowledgement, Evidence, StorageCall, read_states
 
 JOB = "flights"
-KEEP_ONE = KeepLast(count=1)
+KEEP_ONE = KeepLast(1)
 
 State = bytes | list[bytes] | None  # small state, the files of a DataFrame, or its removal
 BEGAN = datetime(2013, 1, 1, tzinfo=UTC)

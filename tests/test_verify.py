@@ -1,0 +1,55 @@
+"""Verify beside retention and vacuum: only what is live and not as it was committed is damage."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.catalog.queries import SqlQueries
+from holdfast.catalog.storage_local import open_storage
+from holdfast.compaction.verify import Damage, VerifyReport, run_verify
+from tests.support.faults import Faults, Hook
+from tests.support.faulty_storage import FaultyStorage
+
+BIG = b"x" * 20_001  # a file of its own
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[holdfast.Catalog]:
+    with holdfast.open(tmp_path / "catalog", create=True) as opened:
+        write_checkpoint(opened, BIG)
+        yield opened
+
+
+def write_checkpoint(catalog: holdfast.Catalog, model: bytes) -> None:
+    with catalog.coordinate("flights", retention=holdfast.KeepLast(1)) as job, job.checkpoint() as checkpoint:
+        checkpoint.write_bytes("model", model)
+
+
+def verify(catalog: holdfast.Catalog, on_call: Hook | None = None) -> VerifyReport:
+    storage = FaultyStorage(open_storage(catalog.address), Faults(on_call=on_call))
+    queries = SqlQueries(f"{catalog.address}/ledger")
+    return run_verify(1, queries.live_files(), storage, live_files=queries.live_files)
+
+
+def test_files_that_retention_and_vacuum_take_while_verify_reads_are_no_damage(catalog: holdfast.Catalog) -> None:
+    """Seen: a healthy catalog was reported as damaged, because nothing is pinned between the question and the reading."""
+
+    def retain_and_vacuum(n: int, _verb: str, _path: str) -> None:
+        if n == 1:
+            write_checkpoint(catalog, BIG + b"2")
+            assert catalog.vacuum().deleted_files == 2
+
+    report = verify(catalog, retain_and_vacuum)
+    assert report.files == 2
+    assert report.damages == ()
+
+
+def test_a_file_that_is_still_live_and_missing_or_changed_is_damage(catalog: holdfast.Catalog) -> None:
+    (path,) = Path(catalog.address).glob("jobs/*/exclusive/*")
+    name = str(path.relative_to(catalog.address))
+    path.write_bytes(BIG + b"!")
+    assert verify(catalog).damages == (Damage(path=name, what="20002 bytes, committed 20001"),)
+    path.unlink()
+    assert verify(catalog).damages == (Damage(path=name, what="missing"),)
