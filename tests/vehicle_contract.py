@@ -132,6 +132,21 @@ class VehicleContract:
             assert kept.count() == 0
             assert kept.schema.simpleString() == df.schema.simpleString()
 
+    def test_field_ids_of_the_users_schema_do_not_hide_columns(self, spark, vehicle, storage):
+        """A session that finds columns by Parquet's field ids would find none in a file that has none, and return nulls."""
+        from pyspark.sql.types import LongType, StructField, StructType
+
+        inner = StructType([StructField("b", LongType(), metadata={"parquet.field.id": 3})])
+        fields = [
+            StructField("id", LongType(), metadata={"parquet.field.id": 7}),
+            StructField("s", inner, metadata={"parquet.field.id": 8}),
+        ]
+        df = spark.createDataFrame([(1, (2,))], StructType(fields))
+        ids = {"spark.sql.parquet.fieldId.read.enabled": "true", "spark.sql.parquet.fieldId.read.ignoreMissing": "true"}
+        with session_settings(spark, {**ids, "spark.sql.parquet.fieldId.write.enabled": "false"}):
+            _, kept = self.assert_kept(vehicle, df, context_for(storage))
+            assert [tuple(row) for row in kept.collect()] == [(1, (2,))]
+
     def test_odd_column_names_are_kept(self, spark, vehicle, storage):
         df = (
             spark.range(5)
@@ -189,6 +204,9 @@ class VehicleContract:
             ("SELECT 1 AS id, 2 AS _Key_Group", ["id"], "'_Key_Group' is Holdfast's own"),
             ("SELECT 1 AS id", ["ID", "other"], "no key column 'ID' among 'id'.*no key column 'other'"),
             ("SELECT map('a', 1) AS id", ["id"], "key column 'id' has the type map<string,int>"),
+            ("SELECT 1 AS id", ["id", "id"], "a key column is named twice"),
+            ("SELECT 'a' COLLATE UTF8_LCASE AS id", ["id"], "equal texts of the collation UTF8_LCASE have different hashes"),
+            ("SELECT struct('a' COLLATE UTF8_BINARY_RTRIM AS t) AS id", ["id"], "of the collation UTF8_BINARY_RTRIM"),
             ("SELECT array(struct(map('a', 1) AS m)) AS id", ["id"], "key column 'id' has the type array<struct<m:map<string,int>>>"),
             ("SELECT 1 AS id, parse_json('{}') AS v", ["id"], "column 'v' has the type variant"),
             ("SELECT 1 AS id, struct(array(null) AS x) AS s", ["id"], "column 's.x.element' has the type void"),

@@ -17,6 +17,8 @@ SUPPORTED_TYPES = frozenset(
     | {"timestamp", "timestamp_ntz", "daytimeinterval"}
 )
 
+BINARY_COLLATION = "UTF8_BINARY"
+
 
 def keyed(df: "DataFrame", context: UploadContext) -> "DataFrame":
     """The DataFrame with each row's key group in its last column, int32, computed by the JVM; without key columns every row is in group 0.
@@ -61,11 +63,13 @@ def _frame_problems(df: "DataFrame", key_columns: Sequence[str]) -> Iterator[str
         if name.lower() == KEY_GROUP_COLUMN:
             yield f"the column name {name!r} is Holdfast's own: rename the column"
     yield from _problems("", df.schema)
+    if len(set(key_columns)) < len(key_columns):
+        yield f"a key column is named twice in {', '.join(map(repr, key_columns))}"
     for name in key_columns:
         if name not in df.columns:
             yield f"there is no key column {name!r} among {', '.join(map(repr, df.columns))} (names are compared exactly)"
-        elif df.columns.count(name) == 1 and _holds_map(df.schema[name].dataType):
-            yield f"key column {name!r} has the type {df.schema[name].dataType.simpleString()}, and a map has no hash"
+        elif df.columns.count(name) == 1 and (why := _unhashable(df.schema[name].dataType)):
+            yield f"key column {name!r} has the type {df.schema[name].dataType.simpleString()}, and {why}"
 
 
 def _problems(name: str, dtype: "DataType") -> Iterator[str]:
@@ -95,9 +99,16 @@ def _struct_problems(name: str, struct: "StructType") -> Iterator[str]:
         yield from _problems(inner, field.dataType)
 
 
-def _holds_map(dtype: "DataType") -> bool:
-    from pyspark.sql.types import ArrayType, MapType, StructType
+def _unhashable(dtype: "DataType") -> str | None:
+    """Why values of the type that are equal may have different hashes, or none."""
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
     if isinstance(dtype, StructType):
-        return any(_holds_map(field.dataType) for field in dtype.fields)
-    return isinstance(dtype, MapType) or (isinstance(dtype, ArrayType) and _holds_map(dtype.elementType))
+        return next((why for field in dtype.fields if (why := _unhashable(field.dataType))), None)
+    if isinstance(dtype, ArrayType):
+        return _unhashable(dtype.elementType)
+    if isinstance(dtype, MapType):
+        return "a map has no hash"
+    if isinstance(dtype, StringType) and dtype.collation != BINARY_COLLATION:
+        return f"equal texts of the collation {dtype.collation} have different hashes: use {BINARY_COLLATION}"
+    return None

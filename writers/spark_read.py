@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ READ_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
+FIELD_ID = "parquet.field.id"
 _FOOTER_READERS = 8
 
 
@@ -58,8 +59,17 @@ def read_state(
     else:
         _require_footers(storage, {paths[chunk.file_id][0]: chunk for chunk in chunks})
     # Only the user's columns are asked for: `_key_group` stays in the files.
-    schema = StructType.fromJson(json.loads(info.schema))
+    schema = StructType.fromJson(_without_field_ids(json.loads(info.schema)))
     return spark.read.schema(schema).options(**READ_OPTIONS).parquet(*(spark_pattern(storage, path) for path in files))
+
+
+def _without_field_ids(schema: Any) -> Any:
+    """Columns are found by name: a session may ask for Parquet's field ids first, which the file need not have."""
+    if isinstance(schema, list):
+        return [_without_field_ids(item) for item in schema]
+    if isinstance(schema, dict):
+        return {name: _without_field_ids(value) for name, value in schema.items() if name != FIELD_ID}
+    return schema
 
 
 def _require_readable(info: StateInfo, chunks: Sequence[Chunk], paths: Mapping[FileId, tuple[str, int, str]]) -> None:
