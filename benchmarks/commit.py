@@ -22,10 +22,11 @@ from deltalake.transaction import AddAction
 from benchmarks.harness import Result, interleave, ratio, seconds, spread
 from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.clock import SystemEnvironment
+from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.facts import CheckpointCommitted, Fact
 from holdfast.catalog.ledger_delta import CONFIGURATION, DeltaLedger
-from holdfast.catalog.lifecycle import CommitRequest, Transaction
+from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.schema import SCHEMA, Operation, to_table
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor

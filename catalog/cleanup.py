@@ -39,6 +39,9 @@ class FileStatus(StrEnum):
     GONE = "gone"
 
 
+Line = tuple[JobId, AttemptToken | None]  # a job's main line, or one savepoint of it by its attempt
+
+
 @dataclass(slots=True)
 class References:
     """Every file and handle of a catalog, beside its lifecycle state."""
@@ -80,26 +83,27 @@ class References:
             return handle.to_seq
         return self.ends.get((handle.file_id, handle.offset_bytes, handle.from_seq))
 
-    def content(self, job_id: JobId, seq: int) -> list[f.HandleAdded]:
-        """The main-line handles of a job whose interval contains `seq`, the manifest's included."""
+    def content(self, job_id: JobId, seq: int, savepoint: AttemptToken | None = None) -> list[f.HandleAdded]:
+        """The handles of a line whose interval contains `seq`, the manifest's included."""
         return [
             handle
             for handles in self.handles.values()
             for handle in handles
-            if handle.job_id == job_id and handle.savepoint is None and contains(handle.from_seq, self.to_seq(handle), [seq])
+            if handle.job_id == job_id and handle.savepoint == savepoint and contains(handle.from_seq, self.to_seq(handle), [seq])
         ]
 
     def present_paths(self) -> set[str]:
         """The paths of all file rows that are not gone."""
         return {row.path for file_id, row in self.files.items() if self.status[file_id] is not FileStatus.GONE}
 
-    def kept_seqs(self) -> dict[JobId, list[int]]:
-        """For each job, the seqs of its live or pinned main-line checkpoints, ascending."""
-        pinned = self.state.pinned()
-        kept = {job_id: {row.fact.seq for row in job.live.values() if not row.fact.is_savepoint} for job_id, job in self.state.jobs.items()}
-        for ref in pinned:
-            kept[ref.job_id].add(self.state.checkpoint(ref).fact.seq)
-        return {job_id: sorted(seqs) for job_id, seqs in kept.items()}
+    def kept_seqs(self) -> dict[Line, list[int]]:
+        """For each line, the seqs of its live or pinned checkpoints, ascending."""
+        kept: dict[Line, set[int]] = defaultdict(set)
+        rows = [row for job in self.state.jobs.values() for row in job.live.values()]
+        rows += [self.state.checkpoint(ref) for ref in self.state.pinned()]
+        for row in rows:
+            kept[row.fact.job_id, row.line].add(row.fact.seq)
+        return {line: sorted(seqs) for line, seqs in kept.items()}
 
 
 def contains(from_seq: int, to_seq: int | None, kept: list[int]) -> bool:
@@ -114,6 +118,11 @@ def find_garbage(references: References) -> Garbage:
     A file that only its owner may release is never taken here; nor is one that is gone.
     """
     kept = references.kept_seqs()
+
+    def is_in_use(file_id: FileId) -> bool:
+        handles = references.handles.get(file_id, ())
+        return any(contains(h.from_seq, references.to_seq(h), kept.get((h.job_id, h.savepoint), [])) for h in handles)
+
     unreferenced, condemned = [], []
     for file_id, row in references.files.items():
         status = references.status[file_id]
@@ -122,9 +131,7 @@ def find_garbage(references: References) -> Garbage:
         garbage = GarbageFile(file_id=file_id, job_id=row.job_id, path=row.path, size_bytes=row.size_bytes)
         if status is FileStatus.CONDEMNED:
             condemned.append(garbage)
-        elif row.scope is not Scope.TASKOWNED and not any(
-            contains(handle.from_seq, references.to_seq(handle), kept[handle.job_id]) for handle in references.handles.get(file_id, ())
-        ):
+        elif row.scope is not Scope.TASKOWNED and not is_in_use(file_id):
             unreferenced.append(garbage)
     return Garbage(unreferenced=tuple(unreferenced), condemned=tuple(condemned))
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from holdfast.catalog import facts as f
 from holdfast.catalog.state import JobState
-from holdfast.catalog.types import CheckpointId, Chunk, FileId, JobId, KeepLast, Retention, Scope
+from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, JobId, KeepLast, Retention, Scope
 
 Identity = tuple[FileId, int]
 
@@ -31,12 +31,12 @@ def handle_changes(
     return ends, added
 
 
-def handle(job_id: JobId, seq: int, chunk: Chunk) -> f.HandleAdded:
-    """The main-line handle of a chunk that begins at `seq`."""
+def handle(job_id: JobId, seq: int, chunk: Chunk, savepoint: AttemptToken | None = None) -> f.HandleAdded:
+    """The handle of a chunk that begins at `seq`: of the main line, or of one savepoint."""
     return f.HandleAdded(
         job_id=job_id,
         seq=seq,
-        savepoint=None,
+        savepoint=savepoint,
         operator=chunk.operator,
         state=chunk.state,
         subtask=chunk.subtask,

@@ -22,7 +22,10 @@ class JobRegistered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A coordinator's start: a new epoch and the checkpoint it begins with (None: from nothing)."""
+    """A coordinator's start: a new epoch and the checkpoint it begins with (None: from nothing).
+
+    With `claimed_by`, the start is by the coordinator of another job, which owns this job's checkpoints from here.
+    """
 
     kind: ClassVar[str] = "start"
     job_id: JobId
@@ -30,10 +33,24 @@ class Started:
     epoch: int
     parent_job_id: JobId | None
     parent_checkpoint_id: CheckpointId | None
+    claimed_by: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnded:
+    """The program is done with its job: how, and (after it the drops of the same `seq`) what its policy keeps."""
+
+    kind: ClassVar[str] = "job_ended"
+    job_id: JobId
+    seq: int
+    outcome: str
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOpened:
+    """`name` is a savepoint's, taken from here; `note` says of a reader which process it is."""
+
     kind: ClassVar[str] = "attempt_opened"
     job_id: JobId
     seq: int
@@ -43,6 +60,8 @@ class AttemptOpened:
     epoch: int | None
     parent_job_id: JobId | None
     parent_checkpoint_id: CheckpointId | None
+    name: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +76,10 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted:
-    """`sha256` and `size_bytes` are of the manifest. Figures are of the whole checkpoint; `new_*` of what its attempt wrote."""
+    """`path`, `sha256` and `size_bytes` are of the manifest. Figures are of the whole checkpoint; `new_*` of what its attempt wrote.
+
+    A path that is an address of its own (absolute) is of a savepoint outside the catalog.
+    """
 
     kind: ClassVar[str] = "checkpoint"
     job_id: JobId
@@ -79,6 +101,7 @@ class CheckpointCommitted:
     path: str
     sha256: str
     size_bytes: int
+    is_self_contained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +253,7 @@ class RunEnded:
 Fact = (
     JobRegistered
     | Started
+    | JobEnded
     | AttemptOpened
     | AttemptEnded
     | CheckpointCommitted
@@ -251,6 +275,7 @@ KINDS: dict[str, type[Fact]] = {
     for cls in (
         JobRegistered,
         Started,
+        JobEnded,
         AttemptOpened,
         AttemptEnded,
         CheckpointCommitted,

@@ -4,26 +4,21 @@ Each decision is made against one snapshot and committed by compare-and-swap on 
 required still holds when it lands. A transaction that reads another job's checkpoint touches that job's key at its current version.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.commit_rule import Identity, handle_changes, retired
+from holdfast.catalog.commit_facts import CommitRequest, ack_fact, checkpoint_fact, file_facts, manifest_handle, state_facts
+from holdfast.catalog.commit_rule import handle_changes, retired
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, RefusedError
 from holdfast.catalog.state import Attempt, CatalogState, JobState, Ref
 from holdfast.catalog.types import (
     MAX_PARALLELISM_LIMIT,
-    Ack,
     AttemptToken,
     CheckpointId,
-    Chunk,
     JobId,
     Purpose,
-    Retention,
-    Role,
-    StateInfo,
     Status,
     StoredFile,
 )
@@ -36,22 +31,6 @@ class Transaction:
     facts: Sequence[f.Fact]
     keys: Mapping[str, int]
     result: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitRequest:
-    """Everything that a checkpoint's commit says. `content` (T) is fixed when the manifest is written and never computed again."""
-
-    attempt: AttemptToken
-    content: tuple[Chunk, ...]
-    states: tuple[StateInfo, ...]
-    inherited: frozenset[Identity]  # chunks of the pinned parent
-    files: tuple[StoredFile, ...]  # written by this attempt, losers of duplicate acks included
-    acks: tuple[Ack, ...]
-    manifest: StoredFile
-    progress: Mapping[str, Any] | None
-    retention: Retention
-    next_attempt: AttemptToken | None = None
 
 
 def job_key(job_id: JobId) -> str:
@@ -77,12 +56,12 @@ def start(state: CatalogState, job_id: JobId, begin: Ref | None) -> Transaction:
     """A coordinator's start: a new epoch that begins with `begin`; ends the open attempts of older epochs and no others."""
     job = state.job(job_id)
     if begin is not None:
-        _require_live(state, begin, "begin with")
+        require_live(state, begin, "begin with")
     seq, epoch = job.seq + 1, job.epoch + 1
     parent_job, parent = (begin.job_id, begin.checkpoint_id) if begin else (None, None)
     facts: list[f.Fact] = [f.Started(job_id=job_id, seq=seq, epoch=epoch, parent_job_id=parent_job, parent_checkpoint_id=parent)]
     facts += [
-        _ended(job_id, seq, token, Status.KILLED, f"epoch {epoch} started")
+        attempt_ended(job_id, seq, token, Status.KILLED, f"epoch {epoch} started")
         for token, attempt in job.open_attempts.items()
         if attempt.opened.epoch is not None
     ]
@@ -94,7 +73,7 @@ def open_checkpoint(state: CatalogState, job_id: JobId, epoch: int, token: Attem
     job = state.job(job_id)
     require_newest_epoch(job, epoch, "open a checkpoint")
     if parent is not None:
-        _require_live(state, parent, "build on")
+        require_live(state, parent, "build on")
     seq = job.seq + 1
     opened = _opened(job, seq, token, CheckpointId(job.last_checkpoint_id + 1), epoch, parent)
     return Transaction([opened], _keys(state, job_id, seq, parent), opened)
@@ -103,7 +82,7 @@ def open_checkpoint(state: CatalogState, job_id: JobId, epoch: int, token: Attem
 def open_reading(state: CatalogState, ref: Ref, token: AttemptToken) -> Transaction:
     """A reading attempt that pins a live checkpoint until it is released."""
     job = state.job(ref.job_id)
-    _require_live(state, ref, "read")
+    require_live(state, ref, "read")
     seq = job.seq + 1
     opened = f.AttemptOpened(
         job_id=ref.job_id,
@@ -121,7 +100,7 @@ def open_reading(state: CatalogState, ref: Ref, token: AttemptToken) -> Transact
 def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
     """The commit of design section 5, step 4: all of it in one transaction, or an error and nothing."""
     job = state.job(job_id)
-    attempt = _require_open(job, request.attempt, "commit")
+    attempt = require_open(job, request.attempt, "commit")
     number = attempt.opened.checkpoint_id
     if number is None or number <= job.last_committed_id:
         msg = (
@@ -132,19 +111,19 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
     _require_own_or_inherited(job, request)
     seq, parent = job.seq + 1, attempt.parent
     ends, added = handle_changes(job_id, seq, request.content, job.open_handles)
-    committed = _checkpoint_fact(job, attempt.opened, request, seq, new_handles=len(added))
+    committed = checkpoint_fact(job, attempt.opened, request, seq, new_handles=len(added))
     facts: list[f.Fact] = [
         committed,
-        *_state_facts(job_id, seq, number, request.states),
+        *state_facts(job_id, seq, number, request.states),
         *ends,
         *added,
-        _manifest_handle(job_id, seq, request),
+        manifest_handle(job_id, seq, request),
     ]
-    facts += _file_facts(job_id, seq, request.attempt, (*request.files, request.manifest))
-    facts += [_ack_fact(job_id, seq, ack) for ack in request.acks]
-    facts.append(_ended(job_id, seq, request.attempt, Status.COMMITTED, None))
+    facts += file_facts(job_id, seq, request.attempt, (*request.files, request.manifest))
+    facts += [ack_fact(job_id, seq, ack) for ack in request.acks]
+    facts.append(attempt_ended(job_id, seq, request.attempt, Status.COMMITTED, None))
     facts += [
-        _ended(job_id, seq, token, Status.ABORTED, f"checkpoint {number} was committed first")
+        attempt_ended(job_id, seq, token, Status.ABORTED, f"checkpoint {number} was committed first")
         for token, other in job.open_attempts.items()
         if other.opened.purpose is Purpose.CHECKPOINT and (other.opened.checkpoint_id or 0) < number
     ]
@@ -163,9 +142,9 @@ def end_attempt(
 ) -> Transaction:
     """Abort, kill or release an open attempt; the files of acks that arrived become file rows without handles."""
     job = state.job(job_id)
-    _require_open(job, token, "end")
+    require_open(job, token, "end")
     seq = job.seq + 1
-    facts: list[f.Fact] = [_ended(job_id, seq, token, status, reason), *_file_facts(job_id, seq, token, files)]
+    facts: list[f.Fact] = [attempt_ended(job_id, seq, token, status, reason), *file_facts(job_id, seq, token, files)]
     return Transaction(facts, {job_key(job_id): seq})
 
 
@@ -174,7 +153,7 @@ def drop(state: CatalogState, ref: Ref, reason: str, epoch: int | None = None) -
     job = state.job(ref.job_id)
     if epoch is not None:
         require_newest_epoch(job, epoch, "drop a checkpoint")
-    _require_live(state, ref, "drop")
+    require_live(state, ref, "drop")
     if job.is_held(ref.checkpoint_id):
         names = ", ".join(sorted(name for n, name in job.holds if n == ref.checkpoint_id))
         msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} is held by {names}: unhold it first"
@@ -193,7 +172,7 @@ def drop(state: CatalogState, ref: Ref, reason: str, epoch: int | None = None) -
 def hold(state: CatalogState, ref: Ref, name: str, note: str | None) -> Transaction:
     """A named hold on a live checkpoint: neither retention nor drop takes it."""
     job = state.job(ref.job_id)
-    _require_live(state, ref, "hold")
+    require_live(state, ref, "hold")
     if (ref.checkpoint_id, name) in job.holds:
         msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} already has a hold named {name!r}: choose another name"
         raise AlreadyExistsError(msg)
@@ -224,7 +203,8 @@ def require_newest_epoch(job: JobState, epoch: int, what: str) -> None:
         raise FencedError(msg)
 
 
-def _require_live(state: CatalogState, ref: Ref, what: str) -> None:
+def require_live(state: CatalogState, ref: Ref, what: str) -> None:
+    """Raises RefusedError for a checkpoint that was dropped, NotFoundError for none."""
     row = state.checkpoint(ref)
     if not row.live:
         job = state.job(ref.job_id)
@@ -233,7 +213,8 @@ def _require_live(state: CatalogState, ref: Ref, what: str) -> None:
         raise RefusedError(msg)
 
 
-def _require_open(job: JobState, token: AttemptToken, what: str) -> Attempt:
+def require_open(job: JobState, token: AttemptToken, what: str) -> Attempt:
+    """The attempt. Raises AttemptEndedError, or FencedError where a newer epoch ended it."""
     attempt = job.attempts.get(token)
     if attempt is None:
         msg = f"job {job.name!r} never opened attempt {token}: nothing can be committed without an opening"
@@ -282,112 +263,6 @@ def _opened(job: JobState, seq: int, token: AttemptToken, number: CheckpointId, 
     )
 
 
-def _ended(job_id: JobId, seq: int, token: AttemptToken, status: Status, reason: str | None) -> f.AttemptEnded:
+def attempt_ended(job_id: JobId, seq: int, token: AttemptToken, status: Status, reason: str | None) -> f.AttemptEnded:
+    """The one end of an attempt."""
     return f.AttemptEnded(job_id=job_id, seq=seq, attempt=token, status=status, reason=reason)
-
-
-def _checkpoint_fact(
-    job: JobState, opened: f.AttemptOpened, request: CommitRequest, seq: int, *, new_handles: int
-) -> f.CheckpointCommitted:
-    assert opened.checkpoint_id is not None
-    content = request.content
-    return f.CheckpointCommitted(
-        job_id=job.job_id,
-        seq=seq,
-        checkpoint_id=opened.checkpoint_id,
-        attempt=opened.attempt,
-        is_savepoint=False,
-        name=None,
-        parent_job_id=opened.parent_job_id,
-        parent_checkpoint_id=opened.parent_checkpoint_id,
-        is_incremental=any(chunk.identity in request.inherited for chunk in content),
-        is_key_group_aware=all(info.format != "parquet" or info.key_columns for info in request.states),
-        parallelism=None,
-        handles=len(content),
-        new_handles=new_handles,
-        total_bytes=sum(chunk.length_bytes for chunk in content),
-        new_bytes=sum(chunk.length_bytes for chunk in content if chunk.identity not in request.inherited),
-        progress=None if request.progress is None else json.dumps(request.progress),
-        path=request.manifest.path,
-        sha256=request.manifest.sha256,
-        size_bytes=request.manifest.size_bytes,
-    )
-
-
-def _state_facts(job_id: JobId, seq: int, number: CheckpointId, states: Sequence[StateInfo]) -> list[f.StateCommitted]:
-    return [
-        f.StateCommitted(
-            job_id=job_id,
-            seq=seq,
-            checkpoint_id=number,
-            operator=info.operator,
-            state=info.state,
-            format=info.format,
-            key_columns=json.dumps(info.key_columns),
-            schema=info.schema,
-            layers=info.layers,
-            rows=info.rows,
-            total_bytes=info.total_bytes,
-        )
-        for info in states
-    ]
-
-
-def _manifest_handle(job_id: JobId, seq: int, request: CommitRequest) -> f.HandleAdded:
-    """`_metadata` is referenced as every file is, so that one query decides when it goes."""
-    manifest = request.manifest
-    return f.HandleAdded(
-        job_id=job_id,
-        seq=seq,
-        savepoint=None,
-        operator="",
-        state="",
-        subtask=None,
-        key_group_from=None,
-        key_group_to=None,
-        scope=manifest.scope,
-        layer=0,
-        role=Role.MANIFEST,
-        name="_metadata",
-        file_id=manifest.file_id,
-        offset_bytes=0,
-        length_bytes=manifest.size_bytes,
-        sha256=manifest.sha256,
-        rows=None,
-        from_seq=seq,
-        to_seq=seq + 1,
-        inline=None,
-    )
-
-
-def _file_facts(job_id: JobId, seq: int, token: AttemptToken, files: Sequence[StoredFile]) -> list[f.FileWritten]:
-    return [
-        f.FileWritten(
-            job_id=job_id,
-            seq=seq,
-            file_id=file.file_id,
-            attempt=token,
-            path=file.path,
-            size_bytes=file.size_bytes,
-            sha256=file.sha256,
-            scope=file.scope,
-            owner=file.owner,
-        )
-        for file in files
-    ]
-
-
-def _ack_fact(job_id: JobId, seq: int, ack: Ack) -> f.Acknowledged:
-    return f.Acknowledged(
-        job_id=job_id,
-        seq=seq,
-        checkpoint_id=ack.checkpoint_id,
-        operator=ack.operator,
-        state=ack.state,
-        subtask=ack.subtask,
-        bytes_written=ack.metrics.bytes_written,
-        bytes_reused=ack.metrics.bytes_reused,
-        rows=ack.metrics.rows,
-        upload_ms=ack.metrics.upload_ms,
-        digest_ms=ack.metrics.digest_ms,
-    )

@@ -114,6 +114,26 @@ def manifest_path(job_id: JobId, n: CheckpointId) -> str:
     return f"{checkpoint_directory(job_id, n)}/{MANIFEST_NAME}"
 
 
+def savepoint_directory(job_id: JobId, name: str, attempt: AttemptToken) -> str:
+    """A savepoint's own directory in the catalog."""
+    return f"{job_directory(job_id)}/savepoints/{savepoint_name(name, attempt)}"
+
+
+def savepoint_name(name: str, attempt: AttemptToken) -> str:
+    """What a savepoint's directory is called, in the catalog and anywhere else."""
+    return f"{slug(name)}-{_token(attempt)}"
+
+
+def is_address(path: str) -> bool:
+    """Whether a path is no path relative to a catalog's root, but the address of something outside of it."""
+    return path.startswith("/") or "://" in path
+
+
+def parent(path: str) -> str:
+    """The directory that an object is in."""
+    return path.rpartition("/")[0]
+
+
 def draft_name(name: str, fresh: str) -> str:
     """What an adapter calls an object of this name until it is whole, with 8 fresh hex digits; recognised as whose the object would be."""
     return f"{name}{_matching(_DRAFT_SUFFIX, f'.{fresh}.tmp', 'the end of a draft (8 lower-case hex digits)')}"

@@ -70,8 +70,8 @@ class FoldedQueries:
 
     def live_files(self) -> list[StoredFile]:
         references = self._references()
-        live = {(job_id, row.fact.seq) for job_id, job in references.state.jobs.items() for row in job.live.values()}
-        used = {handle.file_id for job_id, seq in live for handle in references.content(job_id, seq)}
+        live = {(job_id, row.fact.seq, row.line) for job_id, job in references.state.jobs.items() for row in job.live.values()}
+        used = {handle.file_id for job_id, seq, line in live for handle in references.content(job_id, seq, line)}
         rows = sorted((references.files[file_id] for file_id in used if file_id in references.files), key=lambda row: row.path)
         return [
             StoredFile(file_id=r.file_id, path=r.path, size_bytes=r.size_bytes, sha256=r.sha256, scope=r.scope, owner=r.owner) for r in rows

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from holdfast.catalog import facts as f
+from holdfast.catalog import paths
 from holdfast.catalog.errors import NotFoundError
 from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId, Status
 
-LIFECYCLE_KINDS = ("job", "start", "attempt_opened", "attempt_ended", "checkpoint", "drop", "hold", "unhold")
+LIFECYCLE_KINDS = ("job", "start", "job_ended", "attempt_opened", "attempt_ended", "checkpoint", "drop", "hold", "unhold")
 HANDLE_KINDS = ("handle", "handle_end")
 _OF_MAINTENANCE = (f.RunEnded, f.Condemned, f.Gone)
 
@@ -45,6 +46,16 @@ class CheckpointRow:
     def parent(self) -> Ref | None:
         return _ref(self.fact.parent_job_id, self.fact.parent_checkpoint_id)
 
+    @property
+    def line(self) -> AttemptToken | None:
+        """Whose handles are its content: the job's main line (None), or a savepoint's own."""
+        return self.fact.attempt if self.fact.is_savepoint else None
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it is a savepoint outside the catalog, of which the ledger has no handles and no files."""
+        return self.fact.is_savepoint and paths.is_address(self.fact.path)
+
 
 @dataclass(slots=True)
 class JobState:
@@ -61,6 +72,8 @@ class JobState:
     live: dict[CheckpointId, CheckpointRow] = field(default_factory=dict)
     last_committed_id: int = 0  # of the main line
     holds: set[tuple[CheckpointId, str]] = field(default_factory=set)
+    savepoints: dict[str, AttemptToken] = field(default_factory=dict)  # every name ever taken
+    claimed_by: JobId | None = None  # whose retention owns this job's checkpoints, until a coordinator of its own starts
     open_handles: dict[tuple[FileId, int], int] = field(default_factory=dict)  # chunk -> from_seq
 
     @property
@@ -113,29 +126,12 @@ class CatalogState:
         elif isinstance(fact, f.HandleEnded):
             job.open_handles.pop((fact.file_id, fact.offset_bytes), None)
         elif isinstance(fact, f.Started):
-            job.epoch = fact.epoch
+            job.epoch, job.claimed_by = fact.epoch, fact.claimed_by
             job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
-        elif isinstance(fact, f.AttemptOpened):
-            attempt = Attempt(fact)
-            job.attempts[fact.attempt] = job.open_attempts[fact.attempt] = attempt
-            job.last_checkpoint_id = max(job.last_checkpoint_id, fact.checkpoint_id or 0)
-        elif isinstance(fact, f.AttemptEnded):
-            attempt = job.attempts[fact.attempt]
-            attempt.status, attempt.reason = fact.status, fact.reason
-            job.open_attempts.pop(fact.attempt, None)
-        elif isinstance(fact, f.CheckpointCommitted):
-            row = CheckpointRow(fact)
-            job.checkpoints[fact.checkpoint_id] = job.live[fact.checkpoint_id] = row
-            if not fact.is_savepoint:
-                job.begin = Ref(job.job_id, fact.checkpoint_id)
-                job.last_committed_id = max(job.last_committed_id, fact.checkpoint_id)
-        elif isinstance(fact, f.Dropped):
-            job.checkpoints[fact.checkpoint_id].live = False
-            job.live.pop(fact.checkpoint_id, None)
-        elif isinstance(fact, f.Held):
-            job.holds.add((fact.checkpoint_id, fact.hold))
-        elif isinstance(fact, f.Unheld):
-            job.holds.discard((fact.checkpoint_id, fact.hold))
+        elif isinstance(fact, f.AttemptOpened | f.AttemptEnded):
+            _apply_to_attempts(job, fact)
+        elif isinstance(fact, f.CheckpointCommitted | f.Dropped | f.Held | f.Unheld):
+            _apply_to_checkpoints(job, fact)
 
     def job(self, job_id: JobId) -> JobState:
         """The job of this id. Raises NotFoundError."""
@@ -166,6 +162,35 @@ class CatalogState:
         held = {Ref(job.job_id, n) for job in self.jobs.values() for n, _ in job.holds}
         parents = {a.parent for job in self.jobs.values() for a in job.open_attempts.values()}
         return held | {p for p in parents if p is not None}
+
+
+def _apply_to_attempts(job: JobState, fact: f.AttemptOpened | f.AttemptEnded) -> None:
+    if isinstance(fact, f.AttemptOpened):
+        job.attempts[fact.attempt] = job.open_attempts[fact.attempt] = Attempt(fact)
+        job.last_checkpoint_id = max(job.last_checkpoint_id, fact.checkpoint_id or 0)
+        if fact.name is not None:
+            job.savepoints[fact.name] = fact.attempt
+        return
+    attempt = job.attempts[fact.attempt]
+    attempt.status, attempt.reason = fact.status, fact.reason
+    job.open_attempts.pop(fact.attempt, None)
+
+
+def _apply_to_checkpoints(job: JobState, fact: f.CheckpointCommitted | f.Dropped | f.Held | f.Unheld) -> None:
+    if isinstance(fact, f.CheckpointCommitted):
+        job.checkpoints[fact.checkpoint_id] = job.live[fact.checkpoint_id] = CheckpointRow(fact)
+        if not fact.is_savepoint:
+            job.begin = Ref(job.job_id, fact.checkpoint_id)
+            job.last_committed_id = max(job.last_committed_id, fact.checkpoint_id)
+    elif isinstance(fact, f.Dropped):
+        job.checkpoints[fact.checkpoint_id].live = False
+        job.live.pop(fact.checkpoint_id, None)
+        if job.head == fact.checkpoint_id:  # the job has ended, or another one owns its checkpoints
+            job.begin = None
+    elif isinstance(fact, f.Held):
+        job.holds.add((fact.checkpoint_id, fact.hold))
+    else:
+        job.holds.discard((fact.checkpoint_id, fact.hold))
 
 
 def in_order(facts: Iterable[f.Fact]) -> list[f.Fact]:

@@ -42,6 +42,9 @@ class Storage(Protocol):
     def read(self, path: str) -> bytes:
         """All bytes of an object."""
 
+    def open_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """The object's bytes as a seekable stream, for parts of it and for what does not fit into memory."""
+
     def size(self, path: str) -> int:
         """The object's size in bytes."""
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote
@@ -110,6 +110,11 @@ class LocalStorage:
     def read(self, path: str) -> bytes:
         with self._opened(path) as file:
             return file.read()
+
+    @contextmanager
+    def open_stream(self, path: str) -> Iterator[BinaryIO]:
+        with self._opened(path) as file:
+            yield BufferedReader(file)
 
     def size(self, path: str) -> int:
         with self._opened(path) as file:

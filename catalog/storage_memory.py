@@ -46,6 +46,10 @@ class MemoryStorage:
             except KeyError:
                 raise FileNotFoundError(path) from None
 
+    @contextmanager
+    def open_stream(self, path: str) -> Iterator[BinaryIO]:
+        yield io.BytesIO(self.read(path))
+
     def size(self, path: str) -> int:
         return len(self.read(path))
 

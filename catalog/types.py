@@ -45,11 +45,15 @@ class Status(StrEnum):
 
 
 class Role(StrEnum):
-    """What the bytes of a chunk are to its state; `manifest` is a checkpoint's own `_metadata`."""
+    """What the bytes of a chunk are to its state; `manifest` is a checkpoint's own `_metadata`.
+
+    A file of several row groups has a chunk for each, and one for its footer, which whoever reads one of them reads too.
+    """
 
     BASE = "base"
     UPSERTS = "upserts"
     DELETES = "deletes"
+    FOOTER = "footer"
     FILE = "file"
     MANIFEST = "manifest"
 
@@ -104,8 +108,9 @@ class StateInfo:
     key_columns: tuple[str, ...] = ()
     schema: str | None = None
     layers: int = 1
-    rows: int | None = None
+    rows: int | None = None  # None: not known, of a state with change sets
     total_bytes: int = 0
+    group_digests: str | None = None  # of each key group, for `changed-groups`; None: not computed
 
     @property
     def key(self) -> tuple[str, str]:
@@ -145,6 +150,21 @@ class Ack:
     files: tuple[StoredFile, ...]
     chunks: tuple[Chunk, ...]
     metrics: CheckpointMetrics
+
+
+class Outcome(StrEnum):
+    """How a program was done with its job."""
+
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnEnd:
+    """Which outcomes of a job drop its checkpoints (Flink's externalized checkpoints). By default none: nothing goes by accident."""
+
+    drop: frozenset[Outcome] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,15 @@ class StorageContract:
         storage.delete("a")
         assert [o.path for o in storage.list("")] == ["a/x"]
 
+    def test_a_stream_of_an_object_can_be_read_in_parts(self, storage: Storage) -> None:
+        storage.create("a/x", b"0123456789")
+        with storage.open_stream("a/x") as stream:
+            stream.seek(4)
+            assert stream.read(3) == b"456"
+            assert stream.read() == b"789"
+        with pytest.raises(FileNotFoundError), storage.open_stream("a/none"):
+            pass
+
     def test_removing_a_directory_never_removes_an_object(self, storage: Storage) -> None:
         storage.create("a/b/x", b"")
         for path in ("a", "a/b", "a/b/x", "nowhere"):
@@ -174,6 +183,8 @@ class StorageContract:
         with pytest.raises(ValueError, match="relative"):
             storage.create(path, b"")
         with pytest.raises(ValueError, match="relative"), storage.create_stream(path):
+            pass
+        with pytest.raises(ValueError, match="relative"), storage.open_stream(path):
             pass
         if path:
             for walk in (storage.list, storage.empty_directories):

@@ -10,9 +10,10 @@ import pytest
 from holdfast.catalog import facts as f
 from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.cleanup import References, find_garbage
+from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.commit_rule import handle_changes, retired
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, NotFoundError, RefusedError
-from holdfast.catalog.lifecycle import CommitRequest, Transaction
+from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.types import (
     AttemptToken,

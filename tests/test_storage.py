@@ -11,6 +11,7 @@ from holdfast.catalog.errors import AddressError
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import LocalStorage, open_storage
 from holdfast.catalog.storage_memory import MemoryStorage
+from holdfast.catalog.storage_prefix import PrefixStorage
 from tests.storage_contract import StorageContract
 from tests.support.faults import MODES, Crash, Faults, LostResponseError, Mode
 from tests.support.faulty_storage import FaultyStorage
@@ -37,6 +38,23 @@ class TestMemoryStorage(StorageContract):
 
     def write_as_engine(self, storage: MemoryStorage, path: str, data: bytes) -> None:  # type: ignore[override]
         storage.write_as_engine(path, data)
+
+
+class TestPrefixStorage(StorageContract):
+    @pytest.fixture(params=["memory", "local"])
+    def storage(self, request: pytest.FixtureRequest, tmp_path: Path) -> PrefixStorage:
+        inner = MemoryStorage() if request.param == "memory" else LocalStorage(tmp_path / "catalog")
+        inner.create("beside", b"it")
+        inner.create("part/of-another/x", b"1")
+        return PrefixStorage(inner, "part/of")
+
+    def write_as_engine(self, storage: PrefixStorage, path: str, data: bytes) -> None:  # type: ignore[override]
+        if isinstance(storage.inner, MemoryStorage):
+            storage.inner.write_as_engine(f"{storage.prefix}/{path}", data)
+        else:
+            place = Path(storage.address) / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
 
 
 class TestFaultyStorageWithoutFaults(StorageContract):

@@ -11,7 +11,7 @@ from holdfast.catalog import paths
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.errors import AttemptEndedError, ForeignTokensError, HoldfastError, NotFoundError, RefusedError, UsageError
-from holdfast.catalog.lifecycle import CommitRequest
+from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.manifest import Manifest, encode
 from holdfast.catalog.state import JobState, Ref
 from holdfast.catalog.storage import Storage

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from holdfast.catalog import lifecycle
 from holdfast.catalog.clock import Environment
+from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import AttemptEndedError, FencedError, RefusedError, UnknownOutcomeError
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.lifecycle import Transaction
@@ -192,7 +193,7 @@ def _start(state: CatalogState, job_id: JobId, begin: Begin) -> Transaction:
     return Transaction(started.facts, started.keys, (started.result, parent))
 
 
-def _commit(state: CatalogState, job_id: JobId, request: lifecycle.CommitRequest) -> Transaction:
+def _commit(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
     committed = lifecycle.commit_checkpoint(state, job_id, request)
     opened = next((fact for fact in committed.facts if isinstance(fact, AttemptOpened)), None)
     return Transaction(committed.facts, committed.keys, (committed.result, opened))

@@ -90,6 +90,9 @@ class StoppingStorage:
     def read(self, path: str) -> bytes:
         return self.inner.read(path)
 
+    def open_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self.inner.open_stream(path)
+
     def size(self, path: str) -> int:
         return self.inner.size(path)
 

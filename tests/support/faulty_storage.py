@@ -1,7 +1,7 @@
 """A storage that breaks on script: wraps any adapter, and is one itself."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import BinaryIO
 
 from holdfast.catalog.storage import Digest, Storage, StoredObject
@@ -48,6 +48,9 @@ class FaultyStorage:
 
     def read(self, path: str) -> bytes:
         return self.faults.run("read", path, lambda: self.inner.read(path))
+
+    def open_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self.faults.run("open_stream", path, lambda: self.inner.open_stream(path))
 
     def size(self, path: str) -> int:
         return self.faults.run("size", path, lambda: self.inner.size(path))

@@ -23,7 +23,7 @@ from holdfast.catalog.manifest import Manifest, decode
 from holdfast.catalog.schema import SCHEMA, from_table
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import CheckpointId, Chunk, JobId, Role, Status
+from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, JobId, Role, Status
 
 Versions = Sequence[Sequence[f.Fact]]
 Content = frozenset[tuple[Any, ...]]
@@ -244,25 +244,28 @@ def i7_acknowledged_is_there(evidence: Evidence, references: References) -> None
 
 def i8_manifests_agree(evidence: Evidence, references: References) -> None:
     """I8: the ledger's handles of a live or pinned checkpoint are what its manifest says, and the manifest is what was committed."""
-    for job_id, number, seq in _kept_checkpoints(references.state):
+    for job_id, number, seq, line in _kept_checkpoints(references.state):
         fact = references.state.jobs[job_id].checkpoints[number].fact
         data = evidence.storage.read(fact.path)
         where = f"I8: checkpoint {number} of {job_id}"
         assert hashlib.sha256(data).hexdigest() == fact.sha256, f"{where}: {fact.path} is not the manifest that was committed"
         manifest = _decoded(data, fact.path)
         assert (manifest.job_id, manifest.checkpoint_id, manifest.attempt) == (job_id, number, fact.attempt), f"{where}: of another attempt"
-        assert content_of(references, job_id, seq) == frozenset(_plain(chunk) for chunk in manifest.chunks), f"{where}: handles differ"
+        assert content_of(references, job_id, seq, line) == frozenset(_plain(chunk) for chunk in manifest.chunks), f"{where}: handles differ"
+        within = f"{paths.parent(fact.path)}/" if line else ""  # a savepoint's paths begin in its own directory
         for chunk in manifest.chunks:
             if chunk.inline is None:
                 row, file = references.files[chunk.file_id], manifest.files[chunk.file_id]
-                assert (row.path, row.size_bytes, row.sha256) == (file.path, file.size_bytes, file.sha256), f"{where}: {file.path} differs"
+                assert (row.path, row.size_bytes, row.sha256) == (within + file.path, file.size_bytes, file.sha256), f"{where}: {file.path} differs"
 
 
 def i8_content_never_changes(version: int, references: References, contents: dict[tuple[JobId, int], Content]) -> None:
     """I8: whatever commits, rolls back or drops afterwards, a committed checkpoint's content is what it was at its commit."""
     for job_id, job in references.state.jobs.items():
         for number, row in job.checkpoints.items():
-            now = content_of(references, job_id, row.fact.seq)
+            if row.is_outside:
+                continue
+            now = content_of(references, job_id, row.fact.seq, row.line)
             assert len(now) == row.fact.handles, (
                 f"I8: at version {version} checkpoint {number} of {job_id} has {len(now)} handles, committed {row.fact.handles}"
             )
@@ -273,9 +276,9 @@ def i8_content_never_changes(version: int, references: References, contents: dic
 # ---- what they look at ----------------------------------------------------------------------------------------------
 
 
-def content_of(references: References, job_id: JobId, seq: int) -> Content:
+def content_of(references: References, job_id: JobId, seq: int, line: AttemptToken | None = None) -> Content:
     """A checkpoint's content by the ledger's intervals, its manifest left out."""
-    return frozenset(_plain(handle) for handle in references.content(job_id, seq) if handle.role is not Role.MANIFEST)
+    return frozenset(_plain(handle) for handle in references.content(job_id, seq, line) if handle.role is not Role.MANIFEST)
 
 
 def read_states(manifest: Manifest, storage: Storage) -> dict[str, bytes]:
@@ -333,14 +336,14 @@ class _Folds:
         return self._at[version]
 
 
-def _kept_checkpoints(state: CatalogState) -> list[tuple[JobId, CheckpointId, int]]:
-    """Job, number and seq of every live or pinned checkpoint of a main line."""
+def _kept_checkpoints(state: CatalogState) -> list[tuple[JobId, CheckpointId, int, AttemptToken | None]]:
+    """Job, number, seq and line of every live or pinned checkpoint or savepoint of the catalog."""
     pinned = {(ref.job_id, ref.checkpoint_id) for ref in state.pinned()}
     return [
-        (job_id, number, row.fact.seq)
+        (job_id, number, row.fact.seq, row.line)
         for job_id, job in state.jobs.items()
         for number, row in job.checkpoints.items()
-        if not row.fact.is_savepoint and (row.live or (job_id, number) in pinned)
+        if not row.is_outside and (row.live or (job_id, number) in pinned)
     ]
 
 
@@ -348,8 +351,8 @@ def _kept_handles(references: References) -> list[tuple[JobId, int, f.HandleAdde
     """Every handle of every kept checkpoint, by going through all intervals: the slow and plain twin of the cleanup query."""
     return [
         (job_id, number, handle)
-        for job_id, number, seq in _kept_checkpoints(references.state)
-        for handle in references.content(job_id, seq)
+        for job_id, number, seq, line in _kept_checkpoints(references.state)
+        for handle in references.content(job_id, seq, line)
     ]
 
 

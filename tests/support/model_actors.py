@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from holdfast.catalog import cleanup, lifecycle, paths
+from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, HoldfastError, RefusedError, RetryError
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.state import CatalogState, Ref
@@ -30,7 +31,7 @@ class Attempt:
     parent: Promise
     states: dict[str, tuple[Chunk, ...]] = field(default_factory=dict)  # written by this attempt
     files: list[StoredFile] = field(default_factory=list)
-    request: lifecycle.CommitRequest | None = None
+    request: CommitRequest | None = None
     calls: int = 0
 
 
@@ -144,7 +145,7 @@ class Coordinator:
         except FileExistsError:
             return self.abort(attempt)
         w.promises[opened.attempt] = self._promise(states, content, attempt, manifest_id)
-        attempt.request = lifecycle.CommitRequest(
+        attempt.request = CommitRequest(
             attempt=opened.attempt,
             content=content,
             states=(),

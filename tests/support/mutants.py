@@ -12,8 +12,9 @@ from typing import Any
 from holdfast.catalog import facts as f
 from holdfast.catalog import lifecycle
 from holdfast.catalog.cleanup import OrphanRule, References, Verdict
+from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.ledger_memory import MemoryLog
-from holdfast.catalog.lifecycle import CommitRequest, Transaction
+from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, Scope, Status
@@ -60,12 +61,12 @@ def _no_pins() -> AbstractContextManager[None]:
 
 
 def _commit_of_ended_attempt() -> AbstractContextManager[None]:
-    require = lifecycle._require_open
+    require = lifecycle.require_open
 
     def mutant(job: JobState, token: Any, what: str) -> Any:
         return job.attempts[token] if what == "commit" else require(job, token, what)
 
-    return replaced(lifecycle, "_require_open", mutant)
+    return replaced(lifecycle, "require_open", mutant)
 
 
 def _no_epochs() -> AbstractContextManager[None]:
@@ -86,13 +87,13 @@ def _start_ends_all() -> AbstractContextManager[None]:
 
 
 def _open_on_dropped() -> AbstractContextManager[None]:
-    require = lifecycle._require_live
+    require = lifecycle.require_live
 
     def mutant(state: CatalogState, ref: Ref, what: str) -> None:
         if what != "build on":
             require(state, ref, what)
 
-    return replaced(lifecycle, "_require_live", mutant)
+    return replaced(lifecycle, "require_live", mutant)
 
 
 def _no_compare_and_swap() -> AbstractContextManager[None]:

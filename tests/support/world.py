@@ -7,7 +7,7 @@ or deleted with the version at its time, and every checkpoint that a caller was 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from holdfast.catalog import facts as f
 from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.cleanup import References, find_garbage
+from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
 from holdfast.catalog.marker import create_marker
@@ -155,6 +156,9 @@ class RecordingStorage:
 
     def read(self, path: str) -> bytes:
         return self.inner.read(path)
+
+    def open_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self.inner.open_stream(path)
 
     def size(self, path: str) -> int:
         return self.inner.size(path)
@@ -302,7 +306,7 @@ class Process:
         self.world.acknowledged.append(Acknowledgement(job_id=coordinator.job_id, checkpoint_id=writer.checkpoint_id))
         return writer.checkpoint_id
 
-    def commit_request(self, job_id: JobId, request: lifecycle.CommitRequest) -> f.CheckpointCommitted:
+    def commit_request(self, job_id: JobId, request: CommitRequest) -> f.CheckpointCommitted:
         transactor = Transactor(self.handle(), self.environment, handles_of=job_id)
         fact: f.CheckpointCommitted = transactor.run(lambda state: lifecycle.commit_checkpoint(state, job_id, request))
         return fact

@@ -1,0 +1,140 @@
+"""What a committed checkpoint or savepoint says, as facts: the content, its states, files and acknowledgements. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.catalog import facts as f
+from holdfast.catalog.commit_rule import Identity
+from holdfast.catalog.state import JobState
+from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, Chunk, JobId, Purpose, Retention, Role, StateInfo, StoredFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """Everything that a checkpoint's commit says. `content` (T) is fixed when the manifest is written and never computed again."""
+
+    attempt: AttemptToken
+    content: tuple[Chunk, ...]
+    states: tuple[StateInfo, ...]
+    inherited: frozenset[Identity]  # chunks of the pinned parent
+    files: tuple[StoredFile, ...]  # written by this attempt, losers of duplicate acks included
+    acks: tuple[Ack, ...]
+    manifest: StoredFile
+    progress: Mapping[str, Any] | None
+    retention: Retention
+    next_attempt: AttemptToken | None = None
+
+
+def checkpoint_fact(job: JobState, opened: f.AttemptOpened, request: CommitRequest, seq: int, *, new_handles: int) -> f.CheckpointCommitted:
+    """A checkpoint, or the savepoint that the attempt was opened for."""
+    assert opened.checkpoint_id is not None
+    content = request.content
+    is_savepoint = opened.purpose is Purpose.SAVEPOINT
+    return f.CheckpointCommitted(
+        job_id=job.job_id,
+        seq=seq,
+        checkpoint_id=opened.checkpoint_id,
+        attempt=opened.attempt,
+        is_savepoint=is_savepoint,
+        name=opened.name,
+        parent_job_id=opened.parent_job_id,
+        parent_checkpoint_id=opened.parent_checkpoint_id,
+        is_incremental=any(chunk.identity in request.inherited for chunk in content),
+        is_key_group_aware=is_key_group_aware(request.states),
+        is_self_contained=is_savepoint,
+        parallelism=None,
+        handles=len(content),
+        new_handles=new_handles,
+        total_bytes=sum(chunk.length_bytes for chunk in content),
+        new_bytes=sum(chunk.length_bytes for chunk in content if chunk.identity not in request.inherited),
+        progress=None if request.progress is None else json.dumps(request.progress),
+        path=request.manifest.path,
+        sha256=request.manifest.sha256,
+        size_bytes=request.manifest.size_bytes,
+    )
+
+
+def is_key_group_aware(states: Sequence[StateInfo]) -> bool:
+    """Whether every state that has rows has keys, by which it can be split."""
+    return all(info.format != "parquet" or info.key_columns for info in states)
+
+
+def state_facts(job_id: JobId, seq: int, number: CheckpointId, states: Sequence[StateInfo]) -> list[f.StateCommitted]:
+    return [
+        f.StateCommitted(
+            job_id=job_id,
+            seq=seq,
+            checkpoint_id=number,
+            operator=info.operator,
+            state=info.state,
+            format=info.format,
+            key_columns=json.dumps(info.key_columns),
+            schema=info.schema,
+            layers=info.layers,
+            rows=info.rows,
+            total_bytes=info.total_bytes,
+        )
+        for info in states
+    ]
+
+
+def manifest_handle(job_id: JobId, seq: int, request: CommitRequest, savepoint: AttemptToken | None = None) -> f.HandleAdded:
+    """`_metadata` is referenced as every file is, so that one query decides when it goes."""
+    manifest = request.manifest
+    return f.HandleAdded(
+        job_id=job_id,
+        seq=seq,
+        savepoint=savepoint,
+        operator="",
+        state="",
+        subtask=None,
+        key_group_from=None,
+        key_group_to=None,
+        scope=manifest.scope,
+        layer=0,
+        role=Role.MANIFEST,
+        name="_metadata",
+        file_id=manifest.file_id,
+        offset_bytes=0,
+        length_bytes=manifest.size_bytes,
+        sha256=manifest.sha256,
+        rows=None,
+        from_seq=seq,
+        to_seq=seq + 1,
+        inline=None,
+    )
+
+
+def file_facts(job_id: JobId, seq: int, token: AttemptToken, files: Sequence[StoredFile]) -> list[f.FileWritten]:
+    return [
+        f.FileWritten(
+            job_id=job_id,
+            seq=seq,
+            file_id=file.file_id,
+            attempt=token,
+            path=file.path,
+            size_bytes=file.size_bytes,
+            sha256=file.sha256,
+            scope=file.scope,
+            owner=file.owner,
+        )
+        for file in files
+    ]
+
+
+def ack_fact(job_id: JobId, seq: int, ack: Ack) -> f.Acknowledged:
+    return f.Acknowledged(
+        job_id=job_id,
+        seq=seq,
+        checkpoint_id=ack.checkpoint_id,
+        operator=ack.operator,
+        state=ack.state,
+        subtask=ack.subtask,
+        bytes_written=ack.metrics.bytes_written,
+        bytes_reused=ack.metrics.bytes_reused,
+        rows=ack.metrics.rows,
+        upload_ms=ack.metrics.upload_ms,
+        digest_ms=ack.metrics.digest_ms,
+    )

@@ -1,0 +1,59 @@
+"""The lifecycle of savepoints, as pure decisions (design, sections 1, 3 and 5).
+
+A savepoint is the user's: self-contained, never dropped by retention. It shares the counter of checkpoint ids and nothing else with
+the job's line: its handles are its own, it neither opens nor ends any interval of the line, and it carries no epoch.
+"""
+
+from holdfast.catalog import facts as f
+from holdfast.catalog import lifecycle
+from holdfast.catalog.commit_facts import CommitRequest, ack_fact, checkpoint_fact, file_facts, manifest_handle, state_facts
+from holdfast.catalog.commit_rule import handle
+from holdfast.catalog.errors import AlreadyExistsError, RefusedError
+from holdfast.catalog.lifecycle import Transaction, attempt_ended, job_key
+from holdfast.catalog.state import CatalogState, Ref
+from holdfast.catalog.types import AttemptToken, CheckpointId, Purpose, Scope, Status
+
+
+def open_savepoint(state: CatalogState, ref: Ref, token: AttemptToken, name: str) -> Transaction:
+    """An attempt for a savepoint of a live checkpoint, which is pinned from here. Its name is taken for ever."""
+    job = state.job(ref.job_id)
+    if name in job.savepoints:
+        msg = f"job {job.name!r} has had a savepoint named {name!r} (attempt {job.savepoints[name]}): names never come back, give another"
+        raise AlreadyExistsError(msg)
+    lifecycle.require_live(state, ref, "take a savepoint of")
+    seq = job.seq + 1
+    opened = f.AttemptOpened(
+        job_id=ref.job_id,
+        seq=seq,
+        attempt=token,
+        checkpoint_id=CheckpointId(job.last_checkpoint_id + 1),
+        purpose=Purpose.SAVEPOINT,
+        epoch=None,
+        parent_job_id=ref.job_id,
+        parent_checkpoint_id=ref.checkpoint_id,
+        name=name,
+    )
+    return Transaction([opened], {job_key(ref.job_id): seq}, opened)
+
+
+def commit_savepoint(state: CatalogState, ref: Ref, request: CommitRequest, *, is_outside: bool) -> Transaction:
+    """The savepoint's own handles and files, all EXCLUSIVE. One outside the catalog is a row with its address and no more: its files
+    are no cleaner's business."""
+    job = state.job(ref.job_id)
+    attempt = lifecycle.require_open(job, request.attempt, "commit")
+    shared = [chunk.file_id for chunk in request.content if chunk.scope is not Scope.EXCLUSIVE]
+    if shared or request.inherited:
+        msg = f"savepoint {attempt.opened.name!r} of job {job.name!r} is not self-contained: {shared or 'it inherits chunks'}"
+        raise RefusedError(msg)
+    number = attempt.opened.checkpoint_id
+    assert number is not None
+    seq = job.seq + 1
+    committed = checkpoint_fact(job, attempt.opened, request, seq, new_handles=0 if is_outside else len(request.content))
+    facts: list[f.Fact] = [committed, *state_facts(job.job_id, seq, number, request.states)]
+    if not is_outside:
+        facts += [handle(job.job_id, seq, chunk, savepoint=request.attempt) for chunk in request.content]
+        facts.append(manifest_handle(job.job_id, seq, request, savepoint=request.attempt))
+        facts += file_facts(job.job_id, seq, request.attempt, (*request.files, request.manifest))
+    facts += [ack_fact(job.job_id, seq, ack) for ack in request.acks]
+    facts.append(attempt_ended(job.job_id, seq, request.attempt, Status.COMMITTED, None))
+    return Transaction(facts, {job_key(job.job_id): seq}, committed)
