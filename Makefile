@@ -1,6 +1,9 @@
 # Everything sets itself up: each target makes .venv on its first call and is instant about it afterwards.
 
-PYTHON ?= python3
+# The first of these that is 3.11, 3.12 or 3.13; asked for only when something is installed.
+FITS = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHONS := python3 python3.13 python3.12 python3.11
+PYTHON ?= $(shell for python in $(PYTHONS); do "$$python" -c "$(FITS)" 2>/dev/null && { echo "$$python"; break; }; done)
 ROUNDS ?= 100
 HISTORIES ?= 100000
 WORKERS ?= 2
@@ -61,9 +64,11 @@ clean: ## remove .venv, caches and build outputs
 
 # Made anew where it is of another Python than the one asked for.
 $(INSTALLED): pyproject.toml constraints.txt
+	@[ -n "$(PYTHON)" ] \
+	  || { echo "Holdfast needs Python 3.11, 3.12 or 3.13, and none of $(PYTHONS) is one: say where with make PYTHON=/path/to/python3.13" >&2; exit 1; }
 	@"$(PYTHON)" -c "" 2>/dev/null \
 	  || { echo "Holdfast needs Python 3.11, 3.12 or 3.13, and '$(PYTHON)' does not run: say which one with make PYTHON=python3.13" >&2; exit 1; }
-	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	@"$(PYTHON)" -c "$(FITS)" \
 	  || { echo "Holdfast needs Python 3.11, 3.12 or 3.13, and '$(PYTHON)' is `"$(PYTHON)" --version 2>&1`: say which one with make PYTHON=python3.13" >&2; exit 1; }
 	@echo "installing into $(VENV): some minutes the first time" >&2
 	@version='import sys; print(sys.version_info[:2])'; \

@@ -5,7 +5,8 @@ write, commit, find the own operation, make it durable. Each checkpoint replaces
 the oldest, and the next attempt is opened, as in a job that goes on. Neither state files nor a manifest are written.
 
 The floor is the least that puts the same rows into a Delta table durably: the ready Arrow table as one Parquet file, with a column
-only where there is a value; a commit with no key, on a long-lived handle; the refresh; the same four syncs.
+only where there is a value and the options of the ledger's own writer; a commit with no key, on a long-lived handle; the refresh; the
+same four syncs.
 """
 
 import json
@@ -25,7 +26,7 @@ from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.facts import CheckpointCommitted, Fact
-from holdfast.catalog.ledger_delta import CONFIGURATION, DeltaLedger
+from holdfast.catalog.ledger_delta import _DICTIONARY_FROM_ROWS, CONFIGURATION, PRUNING_COLUMNS, DeltaLedger
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.schema import SCHEMA, Operation, to_table
 from holdfast.catalog.state import CatalogState
@@ -216,8 +217,20 @@ class Floor:
 
     def _commit(self, rows: pa.Table, schema: object, name: str) -> None:
         path = self.directory / name
-        pq.write_table(rows, path)
-        _sync(path)
+        sink = pa.BufferOutputStream()
+        # As the ledger writes them: dictionaries, statistics of every column and Arrow's schema would make a floor that can be undercut.
+        pq.write_table(
+            rows,
+            sink,
+            compression="snappy",
+            store_schema=False,
+            use_dictionary=rows.num_rows >= _DICTIONARY_FROM_ROWS,
+            write_statistics=list(PRUNING_COLUMNS),
+        )
+        with path.open("xb") as stream:
+            stream.write(sink.getvalue())
+            stream.flush()
+            os.fsync(stream.fileno())
         _sync(self.directory)
         self.table.create_write_transaction(
             [AddAction(name, path.stat().st_size, {}, 0, True, json.dumps({"numRecords": rows.num_rows}))],

@@ -1,6 +1,7 @@
 """`restore`: reading a state of 10 million rows from a checkpoint, against `spark.read.parquet` of the same files.
 
-Ours opens the checkpoint (which pins it, a commit), checks its manifest and files and scans all rows and columns; `verified` digests
+Ours opens the checkpoint (which pins it, a commit), checks its manifest and files, scans all rows and columns, and lets go of the
+checkpoint (another commit); `verified` digests
 every byte before it returns, `plain` (verify=False) looks at sizes and footers. Spark infers the schema from a footer, as it does when
 it is given paths only, and leaves the key groups unread, as ours does. All files are in the page cache.
 """
@@ -27,7 +28,8 @@ def run(scratch: Path, rows: int = ROWS, rounds: int = ROUNDS) -> list[Result]:
         tell("restore: writing the checkpoint")
         with catalog.coordinate(JOB) as job, job.checkpoint() as checkpoint:
             checkpoint.write(STATE, state(spark, rows), key=KEY)
-        manifest = catalog.checkpoint(JOB).manifest
+        with catalog.checkpoint(JOB) as committed:  # let go of it again: while one reader pins it, another's pin costs no commit
+            manifest = committed.manifest
         files = [f"{catalog.address}/{file.path}" for file in manifest.files.values()]
         sides = {
             "verified": lambda _: seconds(lambda: _restore(catalog, spark, verify=True)),
@@ -58,7 +60,8 @@ def run(scratch: Path, rows: int = ROWS, rounds: int = ROUNDS) -> list[Result]:
 
 
 def _restore(catalog: "holdfast.Catalog", spark: "SparkSession", *, verify: bool) -> None:
-    _scan(catalog.checkpoint(JOB).read(spark, STATE, verify=verify))
+    with catalog.checkpoint(JOB) as checkpoint:
+        _scan(checkpoint.read(spark, STATE, verify=verify))
 
 
 def _scan(df: "DataFrame") -> None:

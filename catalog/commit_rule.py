@@ -4,11 +4,11 @@ A commit at seq S has its full content T. C is the set of the job's chunks whose
 never the parent's content: a dropped branch's open intervals would otherwise swallow new checkpoints.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.state import JobState
+from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, JobId, KeepLast, Retention, Scope
 
 Identity = tuple[FileId, int]
@@ -75,3 +75,29 @@ def retired(job: JobState, committed: CheckpointId, parent: CheckpointId | None,
         for n, row in sorted(job.live.items())
         if n != committed and row.fact.seq < oldest_kept and not row.fact.is_savepoint and not job.is_held(n)
     ]
+
+
+def retired_by_claim(
+    state: CatalogState, job: JobState, parent: Ref | None, retention: Retention
+) -> Iterator[tuple[JobState, list[CheckpointId]]]:
+    """Of each job that this one has claimed, the live checkpoints that its next commit on `parent` drops.
+
+    The head's ancestry goes on into the claimed job. Of that, what keep-last still counts stays with everything newer; once the job
+    has enough checkpoints of its own, nothing of the claimed one is kept. Held checkpoints and savepoints stay.
+    """
+    if not isinstance(retention, KeepLast):
+        return
+    own = [*job.ancestry(parent.checkpoint_id)] if parent and parent.job_id == job.job_id else []
+    origin = own[-1].parent if own else parent
+    missing = retention.count - 1 - sum(row.live for row in own)
+    for claimed in [other for other in state.jobs.values() if other.claimed_by == job.job_id]:
+        line = claimed.ancestry(origin.checkpoint_id) if origin and origin.job_id == claimed.job_id else iter(())
+        kept = [row.fact.seq for row in islice((row for row in line if row.live), max(missing, 0))]
+        if missing > len(kept):
+            continue
+        oldest = min(kept, default=claimed.seq + 1)
+        numbers = [
+            n for n, row in sorted(claimed.live.items()) if row.fact.seq < oldest and not row.fact.is_savepoint and not claimed.is_held(n)
+        ]
+        if numbers:
+            yield claimed, numbers

@@ -27,15 +27,28 @@ def base_layers(chunks: Sequence[Chunk], max_parallelism: int) -> Layers:
     return found
 
 
+def only(base: Layers, key_groups: range) -> Layers:
+    """The same for whoever looks at these key groups only: in all others everything is hidden."""
+    masked = np.full_like(base, np.iinfo(np.int32).max)
+    wanted = slice(key_groups.start, key_groups.stop)
+    masked[wanted] = base[wanted]
+    return masked
+
+
 def seen_groups(chunk: Chunk, base: Layers) -> list[range]:
     """The key groups of a chunk that no higher base hides, as ranges in ascending order; empty if it is not seen at all."""
     within = _groups(chunk, len(base))
-    seen = np.flatnonzero(base[within] <= chunk.layer) + within.start
-    if not len(seen):
-        return []
-    breaks = np.flatnonzero(np.diff(seen) > 1)
-    firsts, lasts = [seen[0], *seen[breaks + 1]], [*seen[breaks], seen[-1]]
-    return [range(int(first), int(last) + 1) for first, last in zip(firsts, lasts, strict=True)]
+    return _ranges(np.flatnonzero(base[within] <= chunk.layer) + within.start)
+
+
+def seen_at(layer: int, base: Layers) -> list[range]:
+    """The key groups in which no base lies above this layer, as ranges in ascending order."""
+    return _ranges(np.flatnonzero(base <= layer))
+
+
+def is_seen_whole(chunk: Chunk, base: Layers) -> bool:
+    """Whether no higher base hides any of its key groups."""
+    return bool((base[_groups(chunk, len(base))] <= chunk.layer).all())
 
 
 def seen_chunks(chunks: Sequence[Chunk], max_parallelism: int) -> list[Chunk]:
@@ -50,6 +63,15 @@ def seen_chunks(chunks: Sequence[Chunk], max_parallelism: int) -> list[Chunk]:
 def count_change_sets(chunks: Sequence[Chunk]) -> int:
     """How many change sets lie above the base."""
     return len({chunk.layer for chunk in chunks if chunk.role in CHANGES})
+
+
+def _ranges(groups: npt.NDArray[np.intp]) -> list[range]:
+    """Ascending numbers as ranges without gaps."""
+    if not len(groups):
+        return []
+    breaks = np.flatnonzero(np.diff(groups) > 1)
+    firsts, lasts = [groups[0], *groups[breaks + 1]], [*groups[breaks], groups[-1]]
+    return [range(int(first), int(last) + 1) for first, last in zip(firsts, lasts, strict=True)]
 
 
 def _groups(chunk: Chunk, max_parallelism: int) -> slice:

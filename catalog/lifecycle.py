@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.catalog import facts as f
 from holdfast.catalog.commit_facts import CommitRequest, ack_fact, checkpoint_fact, file_facts, manifest_handle, state_facts
-from holdfast.catalog.commit_rule import handle_changes, retired
+from holdfast.catalog.commit_rule import handle_changes, retired, retired_by_claim
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, RefusedError
 from holdfast.catalog.state import Attempt, CatalogState, JobState, Ref
 from holdfast.catalog.types import (
@@ -18,6 +18,8 @@ from holdfast.catalog.types import (
     AttemptToken,
     CheckpointId,
     JobId,
+    OnEnd,
+    Outcome,
     Purpose,
     Status,
     StoredFile,
@@ -52,20 +54,62 @@ def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int
     return Transaction([fact], {job_key(job_id): 1, f"holdfast/name/{name}": 1}, job_id)
 
 
-def start(state: CatalogState, job_id: JobId, begin: Ref | None) -> Transaction:
-    """A coordinator's start: a new epoch that begins with `begin`; ends the open attempts of older epochs and no others."""
-    job = state.job(job_id)
+def start(state: CatalogState, job_id: JobId, begin: Ref | None, *, claim: bool = False) -> Transaction:
+    """A coordinator's start: a new epoch that begins with `begin`; ends the open attempts of older epochs and no others.
+
+    With `claim`, the job of `begin` gets a new epoch as well, which fences its coordinator, and this job's retention owns its
+    checkpoints from here, until a coordinator of its own starts. Every later start of this job raises the epochs of all it has claimed.
+    """
     if begin is not None:
         require_live(state, begin, "begin with")
+    claimed = [job for job in state.jobs.values() if job.claimed_by == job_id]
+    if claim and begin is not None and begin.job_id != job_id and state.job(begin.job_id) not in claimed:
+        claimed.append(state.job(begin.job_id))
+    facts = _epoch(state.job(job_id), begin, None)
+    keys = _keys(state, job_id, state.job(job_id).seq + 1, begin)
+    for job in claimed:
+        facts += _epoch(job, job.begin, job_id)
+        keys[job_key(job.job_id)] = job.seq + 1
+    return Transaction(facts, keys, state.job(job_id).epoch + 1)
+
+
+def _epoch(job: JobState, begin: Ref | None, claimed_by: JobId | None) -> list[f.Fact]:
     seq, epoch = job.seq + 1, job.epoch + 1
-    parent_job, parent = (begin.job_id, begin.checkpoint_id) if begin else (None, None)
-    facts: list[f.Fact] = [f.Started(job_id=job_id, seq=seq, epoch=epoch, parent_job_id=parent_job, parent_checkpoint_id=parent)]
-    facts += [
-        attempt_ended(job_id, seq, token, Status.KILLED, f"epoch {epoch} started")
+    started = f.Started(
+        job_id=job.job_id,
+        seq=seq,
+        epoch=epoch,
+        parent_job_id=begin.job_id if begin else None,
+        parent_checkpoint_id=begin.checkpoint_id if begin else None,
+        claimed_by=claimed_by,
+    )
+    why = f"epoch {epoch} started" if claimed_by is None else f"job {claimed_by} claimed it with epoch {epoch}"
+    ended = [
+        attempt_ended(job.job_id, seq, token, Status.KILLED, why)
         for token, attempt in job.open_attempts.items()
         if attempt.opened.epoch is not None
     ]
-    return Transaction(facts, _keys(state, job_id, seq, begin), epoch)
+    return [started, *ended]
+
+
+def end_job(state: CatalogState, job_id: JobId, epoch: int, outcome: Outcome, reason: str | None, on_end: OnEnd) -> Transaction:
+    """The program is done. Its checkpoints stay, or go where the policy names the outcome; held ones and savepoints always stay."""
+    job = state.job(job_id)
+    require_newest_epoch(job, epoch, "end the job")
+    seq = job.seq + 1
+    facts: list[f.Fact] = [f.JobEnded(job_id=job_id, seq=seq, outcome=outcome, reason=reason)]
+    facts += [
+        attempt_ended(job_id, seq, token, Status.ABORTED, f"the job has {outcome}")
+        for token, attempt in job.open_attempts.items()
+        if attempt.opened.epoch is not None
+    ]
+    if outcome in on_end.drop:
+        facts += [
+            f.Dropped(job_id=job_id, seq=seq, checkpoint_id=n, reason=f"the job has {outcome}")
+            for n, row in sorted(job.live.items())
+            if not row.fact.is_savepoint and not job.is_held(n)
+        ]
+    return Transaction(facts, {job_key(job_id): seq}, None)
 
 
 def open_checkpoint(state: CatalogState, job_id: JobId, epoch: int, token: AttemptToken, parent: Ref | None) -> Transaction:
@@ -79,8 +123,8 @@ def open_checkpoint(state: CatalogState, job_id: JobId, epoch: int, token: Attem
     return Transaction([opened], _keys(state, job_id, seq, parent), opened)
 
 
-def open_reading(state: CatalogState, ref: Ref, token: AttemptToken) -> Transaction:
-    """A reading attempt that pins a live checkpoint until it is released."""
+def open_reading(state: CatalogState, ref: Ref, token: AttemptToken, process: str | None = None) -> Transaction:
+    """A reading attempt that pins a live checkpoint until it is released; `process` says whose it is (`processes.this_process`)."""
     job = state.job(ref.job_id)
     require_live(state, ref, "read")
     seq = job.seq + 1
@@ -93,6 +137,7 @@ def open_reading(state: CatalogState, ref: Ref, token: AttemptToken) -> Transact
         epoch=None,
         parent_job_id=ref.job_id,
         parent_checkpoint_id=ref.checkpoint_id,
+        note=process,
     )
     return Transaction([opened], {job_key(ref.job_id): seq}, opened)
 
@@ -110,6 +155,7 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
         raise AttemptEndedError(msg)
     _require_own_or_inherited(job, request)
     seq, parent = job.seq + 1, attempt.parent
+    keys = {job_key(job_id): seq}
     ends, added = handle_changes(job_id, seq, request.content, job.open_handles)
     committed = checkpoint_fact(job, attempt.opened, request, seq, new_handles=len(added))
     facts: list[f.Fact] = [
@@ -131,10 +177,16 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
     if attempt.opened.epoch == job.epoch:
         dropped = retired(job, number, own_parent, seq, request.retention)
         facts += [f.Dropped(job_id=job_id, seq=seq, checkpoint_id=n, reason=str(request.retention)) for n in dropped]
+        for claimed, numbers in retired_by_claim(state, job, parent, request.retention):
+            keys[job_key(claimed.job_id)] = claimed.seq + 1
+            facts += [
+                f.Dropped(job_id=claimed.job_id, seq=claimed.seq + 1, checkpoint_id=n, reason=f"{request.retention} of {job.name}")
+                for n in numbers
+            ]
     if request.next_attempt is not None:
         next_id = CheckpointId(job.last_checkpoint_id + 1)
         facts.append(_opened(job, seq, request.next_attempt, next_id, attempt.opened.epoch, Ref(job_id, number)))
-    return Transaction(facts, {job_key(job_id): seq}, committed)
+    return Transaction(facts, keys, committed)
 
 
 def end_attempt(

@@ -54,7 +54,10 @@ _CHUNK_FIELDS = CHUNKS.names[:15]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of one checkpoint. `files` has the file of every chunk that is not inline, of this attempt or of an earlier one."""
+    """The content of one checkpoint. `files` has the file of every chunk that is not inline, of this attempt or of an earlier one.
+
+    Paths are relative to the catalog's root, and of a savepoint to its own directory, so that it can be moved. `savepoint` is its name.
+    """
 
     job_id: JobId
     job: str
@@ -67,6 +70,7 @@ class Manifest:
     states: tuple[StateInfo, ...]
     chunks: tuple[Chunk, ...]
     files: Mapping[FileId, StoredFile]
+    savepoint: str | None = None
 
     def state(self, operator: str, name: str) -> StateInfo | None:
         return next((info for info in self.states if info.key == (operator, name)), None)
@@ -85,6 +89,7 @@ def encode(manifest: Manifest) -> bytes:
         "max_parallelism": manifest.max_parallelism,
         "checkpoint_id": manifest.checkpoint_id,
         "attempt": manifest.attempt,
+        "savepoint": manifest.savepoint,
         "parent": asdict(manifest.parent) if manifest.parent else None,
         "created_at": manifest.created_at.isoformat(),
         "progress": manifest.progress,
@@ -140,6 +145,7 @@ def decode(data: bytes, path: str) -> Manifest:
         job=header["job"],
         max_parallelism=header["max_parallelism"],
         checkpoint_id=CheckpointId(header["checkpoint_id"]),
+        savepoint=header["savepoint"],
         attempt=AttemptToken(header["attempt"]),
         parent=Ref(**header["parent"]) if header["parent"] else None,
         created_at=datetime.fromisoformat(header["created_at"]),

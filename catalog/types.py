@@ -168,6 +168,23 @@ class OnEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainLimit:
+    """How far a state may grow above its base; the checkpoint that would go beyond writes a new base instead.
+
+    `change_sets` counts the layers above the base. `share_of_base` is of the base's bytes: those of the change sets, or, where a new
+    base of some key groups lies above an older one, those of the older that it hides.
+    """
+
+    change_sets: int = 10
+    share_of_base: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.change_sets < 0 or not self.share_of_base >= 0:
+            msg = f"{self} is no limit: give change_sets and share_of_base of 0 (no chains at all) or more"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
 class KeepLast:
     """Retention: the newest `count` checkpoints of the head's ancestry stay live."""
 

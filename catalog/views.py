@@ -41,7 +41,8 @@ _CHECKPOINTS = """
 SELECT c.job_id, j.job, c.checkpoint_id, c.attempt, c.is_savepoint, c.name,
   CASE WHEN d.kind IS NULL THEN 'live' ELSE 'dropped' END AS status,
   c.parent_job_id, c.parent_checkpoint_id, c.seq, c.at AS committed_at, d.at AS dropped_at, d.reason AS drop_reason,
-  c.is_incremental, c.is_key_group_aware, c.parallelism, c.handles, c.new_handles, c.total_bytes, c.new_bytes, c.progress
+  c.is_incremental, c.is_key_group_aware, c.parallelism, c.handles, c.new_handles, c.total_bytes, c.new_bytes, c.progress,
+  c.is_self_contained, CASE WHEN c.is_savepoint THEN 'canonical' ELSE 'native' END AS format, c.path
 FROM facts c
 LEFT JOIN facts j ON j.kind = 'job' AND j.job_id = c.job_id
 LEFT JOIN facts d ON d.kind = 'drop' AND d.job_id = c.job_id AND d.checkpoint_id = c.checkpoint_id
@@ -103,6 +104,13 @@ FROM {IN_FORCE.format(source="facts")}
 WHERE h.kind = 'hold'
 """
 
+_READERS = """
+SELECT o.job_id, o.parent_checkpoint_id AS checkpoint_id, o.attempt, o.by AS opened_by, o.at AS since, o.note AS process
+FROM facts o
+ANTI JOIN facts e ON e.kind = 'attempt_ended' AND e.job_id = o.job_id AND e.attempt = o.attempt
+WHERE o.kind = 'attempt_opened' AND o.purpose = 'read'
+"""
+
 _ACK_METRICS = """
 SELECT job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, rows
 FROM facts
@@ -138,6 +146,7 @@ VIEWS: Mapping[str, str] = {
     "files": _FILES,
     "checkpoint_files": _CHECKPOINT_FILES,
     "holds": _HOLDS,
+    "readers": _READERS,
     "ack_metrics": _ACK_METRICS,
     "maintenance_runs": _MAINTENANCE_RUNS,
 }

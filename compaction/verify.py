@@ -30,6 +30,15 @@ class VerifyReport:
     size_bytes: int
     damages: tuple[Damage, ...]
 
+    def with_more(self, other: "VerifyReport") -> "VerifyReport":
+        """Both reports as one."""
+        return VerifyReport(
+            checkpoints=self.checkpoints + other.checkpoints,
+            files=self.files + other.files,
+            size_bytes=self.size_bytes + other.size_bytes,
+            damages=(*self.damages, *other.damages),
+        )
+
 
 def run_verify(
     checkpoints: int,

@@ -25,18 +25,18 @@ from holdfast.catalog.errors import (
     UnsafeSettingsError,
     UsageError,
 )
-from holdfast.catalog.types import KeepAll, KeepLast
+from holdfast.catalog.types import ChainLimit, KeepAll, KeepLast, OnEnd, Outcome
 from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.restore import Checkpoint
 
 if TYPE_CHECKING:
-    from holdfast.facade import Catalog, open_manifest
+    from holdfast.facade import Catalog, open_manifest, open_savepoint
     from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
 
 __version__ = VERSION
 
-_FACADE = {"open": "open_catalog", "open_manifest": "open_manifest", "Catalog": "Catalog"}
+_FACADE = {"open": "open_catalog", "open_manifest": "open_manifest", "open_savepoint": "open_savepoint", "Catalog": "Catalog"}
 
 
 def __getattr__(name: str) -> Any:
@@ -51,6 +51,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "open",
     "open_manifest",
+    "open_savepoint",
     "Catalog",
     "Coordinator",
     "CheckpointWriter",
@@ -58,6 +59,9 @@ __all__ = [
     "Checkpoint",
     "KeepLast",
     "KeepAll",
+    "ChainLimit",
+    "OnEnd",
+    "Outcome",
     "HoldfastError",
     "RetryError",
     "ConflictError",

@@ -9,7 +9,7 @@ import click
 
 from holdfast import report
 from holdfast.catalog.clock import VERSION
-from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError, HoldfastError, RetryError, UsageError
+from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError, HoldfastError, NotFoundError, RetryError, UsageError
 from holdfast.facade import Catalog, open_catalog
 
 OK, DIFFERENCES, USAGE, RETRY, CORRUPTION, ENDED, MACHINE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
@@ -33,7 +33,8 @@ Exit codes:
   3  lost its races, or the outcome is unknown: look, then try again
   4  corruption: bytes are missing or wrong
   5  a newer coordinator has started, or the attempt was ended
-  6  the machine refused (permissions, full disk)"""
+  6  the machine refused (permissions, full disk)
+  130  interrupted (Ctrl-C); what was committed stays, and every command may be run again"""
 
 PATH = click.argument("path", type=click.Path(path_type=str))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
@@ -51,11 +52,15 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.ClickException, click.exceptions.Exit):
             raise
+        except (KeyboardInterrupt, click.Abort):
+            _tell_interrupted(ctx)
         except BrokenPipeError:
             _quiet_exit()
         except Exception as error:
+            if report.is_interrupt(error):
+                _tell_interrupted(ctx)
             code = exit_code(error)
             if code is None:
                 raise
@@ -121,6 +126,8 @@ def verify(path: str, *, as_json: bool) -> None:
 def checkpoints(path: str, *, job: str | None, also_dropped: bool, as_json: bool) -> None:
     """List the checkpoints: what each cost, what it carried, and how far the job was."""
     with open_catalog(path) as catalog:
+        if job is not None:
+            _require_job(catalog, job)
         _print_query(catalog, report.checkpoints_query(also_dropped=also_dropped), [job, job], as_json=as_json)
 
 
@@ -138,7 +145,7 @@ def jobs(path: str, *, as_json: bool) -> None:
 @click.argument("query")
 @JSON
 def sql(path: str, query: str, *, as_json: bool) -> None:
-    """Ask the catalog's views by SQL (DuckDB, read-only).
+    """Ask the catalog's views by SQL (DuckDB): one SELECT, EXPLAIN, DESCRIBE or SHOW; nothing is written, anywhere.
 
     Views: jobs, attempts, checkpoints, states, handles, files, checkpoint_files, holds, unreferenced_files, ack_metrics, maintenance_runs.
     """
@@ -166,6 +173,9 @@ def drop(path: str, job: str, checkpoint_id: int, *, reason: str, as_json: bool)
 @JSON
 def hold(path: str, job: str, checkpoint_id: int, name: str, *, note: str | None, as_json: bool) -> None:
     """Keep checkpoint N of JOB from retention and drop, until `unhold` with the same NAME."""
+    if not name.strip():
+        msg = "the hold needs a name: it tells whoever finds the checkpoint held why it is, and `unhold` takes it"
+        raise UsageError(msg)
     told = f"checkpoint {checkpoint_id} of job {job!r} is held as {name!r}"
     _change(path, lambda c: c.hold(job, checkpoint_id, name, note), told, as_json=as_json)
 
@@ -218,6 +228,15 @@ def _change(path: str, change: Callable[[Catalog], None], told: str, *, as_json:
     _print({"done": told}, [told], as_json=as_json)
 
 
+def _require_job(catalog: Catalog, job: str) -> None:
+    """Raises NotFoundError where an empty answer would hide a name that is spelt wrong."""
+    _, rows = report.ask(catalog, "SELECT job FROM jobs ORDER BY job")
+    known = [name for (name,) in rows]
+    if job not in known:
+        msg = f"the catalog has no job named {job!r} (it has: {', '.join(known) or 'none'})"
+        raise NotFoundError(msg)
+
+
 def _print_query(catalog: Catalog, query: str, values: list[Any], *, as_json: bool) -> None:
     columns, rows = report.ask(catalog, query, values)
     _print([dict(zip(columns, row, strict=True)) for row in rows], report.table_lines(columns, rows), as_json=as_json)
@@ -233,6 +252,12 @@ def _print(value: Any, lines: Any, *, as_json: bool) -> None:
 def _exit_if(condition: bool, code: int) -> None:
     if condition:
         sys.exit(code)
+
+
+def _tell_interrupted(ctx: click.Context) -> NoReturn:
+    """As a shell tells it (128 + SIGINT), so that nobody takes it for damage that `verify` found."""
+    click.echo("holdfast: interrupted", err=True)
+    ctx.exit(INTERRUPTED)
 
 
 def _quiet_exit() -> NoReturn:

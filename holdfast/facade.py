@@ -1,6 +1,8 @@
 """The catalog as its users see it: the one place where storage, ledger, writers and cleanup are put together."""
 
 import os
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -8,7 +10,8 @@ from typing import TYPE_CHECKING, Self
 from holdfast.catalog import duckdb_engine, lifecycle, paths
 from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.errors import DamagedFileError, NotFoundError
+from holdfast.catalog.errors import DamagedFileError, NotFoundError, RefusedError
+from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
 from holdfast.catalog.queries import SqlQueries
@@ -16,14 +19,17 @@ from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, CheckpointId, KeepLast, Retention, Status
+from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, KeepLast, OnEnd, Retention, Status
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
-from holdfast.compaction.verify import VerifyReport, run_verify
+from holdfast.compaction.verify import Damage, VerifyReport, run_verify
+from holdfast.writers.beginnings import Mode, Start, beginning, open_manifest_at
 from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.copying import Mapped
 from holdfast.writers.pins import Pins
-from holdfast.writers.registration import Start, begin_with, register_job, require_retention
-from holdfast.writers.restore import Checkpoint, load_committed, load_manifest
+from holdfast.writers.registration import register_job, require_retention
+from holdfast.writers.restore import Checkpoint, open_committed, place_of
+from holdfast.writers.savepoints import SavepointWriter, dispose_outside, export_checkpoint, savepoint_at, spark_reader
 from holdfast.writers.vehicles import UploadBy, state_writer
 
 if TYPE_CHECKING:
@@ -71,22 +77,37 @@ class Catalog:
         *,
         max_parallelism: int | None = None,
         retention: Retention = KeepLast(1),  # noqa: B008 - frozen
+        on_end: OnEnd = OnEnd(),  # noqa: B008 - frozen
+        chain: ChainLimit = ChainLimit(),  # noqa: B008 - frozen
         start: Start = "head",
+        mode: Mode | None = None,
+        states: Collection[str] | None = None,
+        allow_non_restored: Collection[str] = (),
+        renamed: Mapping[str, str] | None = None,
         upload: UploadBy = "native",
     ) -> Coordinator:
         """Become the coordinator of a job, registering it if it is new: a new epoch, which fences a predecessor.
 
         `start` says where the job goes on: from its head, from nothing, or (a rollback) from a live checkpoint given by its number or
-        as the path of its `chk-<n>` directory. `max_parallelism` is fixed when the job is registered (128 if not given).
+        as the path of its `chk-<n>` directory; or from a savepoint or a checkpoint of elsewhere, by its path, which is copied whole into a
+        first checkpoint; or from a checkpoint of another job of this catalog, in a `mode`: "fork" shares its files, "no-claim" copies
+        them, "claim" fences the other job's coordinator and owns its checkpoints from here.
+        With `states` given, a state that the program does not have is refused, unless it is named in `allow_non_restored`; where states
+        are copied, `renamed` says old name -> new name.
+        `max_parallelism` is fixed when the job is registered (128 if not given, or that of what it starts from).
+        `chain` bounds the change sets above a base. `on_end` says which outcomes of the job drop its checkpoints.
         `upload` is "native" (Spark's writer; every host must share the file system) or "streamed" (one upload for each task).
         Raises:
             UsageError: an argument cannot be what it is; nothing was registered.
-            RefusedError: the job has another max_parallelism, or the checkpoint to start from was dropped.
+            RefusedError: the job has another max_parallelism, the checkpoint to start from was dropped, or a state would be lost.
             NotFoundError, AddressError: there is no such checkpoint.
         """
         writer = state_writer(upload)
         require_retention(retention)
-        job_id = register_job(self._transactor, self._environment, job, max_parallelism, start)
+        mapped = Mapped(states=states, allow_non_restored=allow_non_restored, renamed=renamed or {})
+        begin = beginning(start, mode, mapped, job, self._storage, self._transactor)
+        groups = begin.max_parallelism if max_parallelism is None else max_parallelism
+        job_id = register_job(self._transactor, self._environment, job, groups, must_exist=isinstance(start, int))
         ledger = open_ledger(self._storage, self._marker)
         return Coordinator(
             transactor=Transactor(ledger, self._environment),
@@ -95,7 +116,9 @@ class Catalog:
             state_writer=writer,
             job_id=job_id,
             retention=retention,
-            begin=begin_with(start, job_id, self._storage),
+            on_end=on_end,
+            chain=chain,
+            beginning=begin,
         )
 
     def checkpoint(self, job: str, checkpoint_id: int | None = None) -> Checkpoint:
@@ -110,7 +133,14 @@ class Catalog:
         fact, is_pinned = self._pins.pin(lambda state: _ref(state, job, checkpoint_id))
         ref = Ref(fact.job_id, fact.checkpoint_id)
         release = partial(self._pins.release, ref) if is_pinned else None
-        return Checkpoint(load_committed(self._storage, fact), self._storage, release=release, is_pinned=is_pinned)
+        return open_committed(self._storage, fact, release=release, is_pinned=is_pinned)
+
+    def end_dead_readers(self) -> list[str]:
+        """End what processes of this host pinned for reading and did not release before they died; the attempts that were ended.
+
+        Who reads what, since when, is the view `readers`. Of another host nobody here can tell: `kill` ends its attempt by its token.
+        """
+        return [str(token) for token in self._pins.end_dead()]
 
     def hold(self, job: str, checkpoint_id: int, name: str, note: str | None = None) -> None:
         """Keep a live checkpoint from retention and drop until `unhold`. Raises RefusedError, NotFoundError, AlreadyExistsError."""
@@ -132,6 +162,62 @@ class Catalog:
         self._transactor.run(
             lambda state: lifecycle.end_attempt(state, state.job_named(job).job_id, AttemptToken(attempt), Status.KILLED, reason)
         )
+
+    # ---- savepoints and copies ------------------------------------------------------------------------------------------
+
+    def savepoint(
+        self,
+        job: str,
+        name: str,
+        *,
+        checkpoint_id: int | None = None,
+        target: Address | None = None,
+        spark: "SparkSession | None" = None,
+        upload: UploadBy = "native",
+    ) -> Checkpoint:
+        """A savepoint of a live checkpoint (None: the head): self-contained, in its own directory, never removed by retention.
+
+        With `target` it goes to a directory of its own there, outside the catalog, and `dispose` alone deletes it.
+        States that are DataFrames are read with `spark`, or the active session.
+        Raises:
+            AlreadyExistsError: the job has had a savepoint of this name.
+            RefusedError: the checkpoint was dropped; or the target is in the catalog.
+        """
+        place = None if target is None else open_storage(target)
+        if place is not None and f"{os.path.realpath(place.address)}/".startswith(f"{os.path.realpath(self.address)}/"):
+            msg = f"the target {place.address} is in the catalog: leave it out to have the savepoint there, or give a directory outside"
+            raise RefusedError(msg)
+        writer = SavepointWriter(
+            transactor=self._transactor,
+            storage=self._storage,
+            environment=self._environment,
+            state_writer=state_writer(upload),
+            read_state=spark_reader(spark),
+        )
+        ref = self._transactor.look(lambda state: _ref(state, job, checkpoint_id))
+        return open_committed(self._storage, writer.take(ref, name, place))
+
+    def dispose(self, job: str, name: str) -> None:
+        """Drop a savepoint by its name: the one way it goes. In the catalog its files go with the next vacuum, outside of it here and now.
+
+        A second call for one outside deletes what the first left. Raises NotFoundError, RefusedError (held).
+        """
+        ref, fact, live = self._transactor.look(lambda state: _savepoint(state, job, name))
+        content = open_committed(self._storage, fact) if paths.is_address(fact.path) and _is_there(self._storage, fact) else None
+        if live:
+            self._transactor.run(lambda state: lifecycle.drop(state, ref, "disposed"))
+        if content is not None:
+            dispose_outside(content.storage, content.manifest)
+
+    def export(self, checkpoint: Checkpoint, target: Address) -> str:
+        """Copy exactly the files of a checkpoint to an empty or new directory, verified on the way; the path of its `chk-<n>` there.
+
+        The copy opens with `holdfast.open_manifest`, and a job starts from it by its path, with or without a catalog around it.
+        Raises:
+            AlreadyExistsError: the target has a file of the same name.
+            DamagedFileError: a file is missing or is not what was committed.
+        """
+        return export_checkpoint(checkpoint, open_storage(target))
 
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
@@ -164,9 +250,23 @@ class Catalog:
         return run_scrub(plan, self._transactor, self._storage, self._environment, progress)
 
     def verify(self, *, progress: Progress | None = None) -> VerifyReport:
-        """Read every file of every live checkpoint and compare it with the digest that was committed."""
-        live = self._transactor.look(lambda state: sum(len(job.live) for job in state.jobs.values()))
-        return run_verify(live, self._queries.live_files(), self._storage, progress, live_files=self._queries.live_files)
+        """Read every file of every live checkpoint and savepoint, those outside the catalog too, and compare it with the digest that was
+        committed."""
+        live = self._transactor.look(lambda state: [row.fact for job in state.jobs.values() for row in job.live.values()])
+        report = run_verify(len(live), self._queries.live_files(), self._storage, progress, live_files=self._queries.live_files)
+        for fact in live:
+            if fact.is_savepoint and paths.is_address(fact.path):
+                report = report.with_more(self._verify_outside(fact))
+        return report
+
+    def _verify_outside(self, fact: CheckpointCommitted) -> VerifyReport:
+        """The report on one savepoint outside the catalog, with addresses for paths."""
+        try:
+            savepoint = open_committed(self._storage, fact)
+        except DamagedFileError as error:
+            return VerifyReport(checkpoints=0, files=1, size_bytes=0, damages=(Damage(path=fact.path, what=str(error)),))
+        found = run_verify(0, [*savepoint.manifest.files.values()], savepoint.storage)
+        return replace(found, damages=tuple(replace(d, path=f"{savepoint.storage.address}/{d.path}") for d in found.damages))
 
     # ---- analysts ---------------------------------------------------------------------------------------------------
 
@@ -206,15 +306,45 @@ def open_manifest(path: Address) -> Checkpoint:
         DamagedFileError: the manifest is missing or damaged.
     """
     address = paths.parse_checkpoint_directory(path)
-    storage = open_storage(address.root)
-    manifest = load_manifest(storage, paths.manifest_path(address.job_id, address.checkpoint_id))
+    checkpoint = open_manifest_at(address)
+    manifest = checkpoint.manifest
     if (manifest.job_id, manifest.checkpoint_id) != (address.job_id, address.checkpoint_id):
         msg = (
             f"{os.fspath(path)} holds the manifest of checkpoint {manifest.checkpoint_id} of job {manifest.job_id}: it was copied or moved "
             "there; read it where it belongs"
         )
         raise DamagedFileError(msg)
-    return Checkpoint(manifest, storage)
+    return checkpoint
+
+
+def open_savepoint(path: Address) -> Checkpoint:
+    """A savepoint by the path of its directory (or of the `_metadata` in it), wherever it was copied to; needs no catalog.
+
+    Raises:
+        AddressError: the address is of a kind of storage that is not supported.
+        NotFoundError: the directory has no savepoint.
+        DamagedFileError: the manifest is damaged.
+    """
+    return savepoint_at(os.fspath(path))
+
+
+def _savepoint(state: CatalogState, job: str, name: str) -> tuple[Ref, CheckpointCommitted, bool]:
+    found = state.job_named(job)
+    for number, row in found.checkpoints.items():
+        if row.fact.is_savepoint and row.fact.name == name:
+            return Ref(found.job_id, number), row.fact, row.live
+    names = ", ".join(repr(row.fact.name) for row in found.live.values() if row.fact.is_savepoint) or "none"
+    msg = f"job {job!r} has no savepoint named {name!r}; it has: {names}"
+    raise NotFoundError(msg)
+
+
+def _is_there(storage: Storage, fact: CheckpointCommitted) -> bool:
+    place, path = place_of(storage, fact)
+    try:
+        place.size(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _ref(state: CatalogState, job: str, checkpoint_id: int | None) -> Ref:

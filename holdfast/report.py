@@ -1,13 +1,16 @@
 """Printing: what an operation found or did, as text for people or as one JSON value for programs."""
 
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -20,13 +23,18 @@ from holdfast.compaction.vacuum import VacuumReport
 from holdfast.compaction.verify import VerifyReport
 from holdfast.facade import Catalog
 
+if TYPE_CHECKING:
+    import duckdb
+
+_SPACE = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
+EXPLAIN = re.compile(rf"{_SPACE}*EXPLAIN\b({_SPACE}+ANALYZE\b)?({_SPACE}*\(({_SPACE}*(ANALYZE|FORMAT\s+\w+)\s*,?)+\))?", re.I | re.S)
 SHOWN_FILES = 20
 MAX_CELL = 60
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON on standard output."""
-    print(json.dumps(plain(value), ensure_ascii=False))
+    """One line of JSON on standard output, which every parser takes."""
+    print(json.dumps(plain(value), ensure_ascii=False, allow_nan=False))
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -35,7 +43,10 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it: dataclasses as objects, times as ISO 8601, bytes as hex."""
+    """A value as JSON holds it: dataclasses as objects, times as ISO 8601, bytes as hex.
+
+    Whole decimals (what `sum` gives) are integers and others their digits as text, so that nothing is rounded; what is not finite is null.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -48,23 +59,44 @@ def plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bytes | bytearray):
         return value.hex()
-    if isinstance(value, Decimal):
-        return float(value)
+    if isinstance(value, Decimal | float):
+        return _number(value)
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
 def ask(catalog: Catalog, query: str, values: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Names of columns and rows of a query on the catalog's views. Raises UsageError where the query is wrong."""
+    """Names of columns, each another, and rows of one query on the catalog's views.
+
+    Raises:
+        UsageError: the query is wrong, or does something else than read: nothing was run.
+    """
     import duckdb
 
     with catalog.duckdb() as connection:
         try:
+            _require_reading(connection, query)
             # By Arrow: DuckDB's own way to Python objects needs pytz for times, which not every host has.
             table = connection.execute(query, list(values)).to_arrow_table()
+        except duckdb.InterruptException as error:
+            raise KeyboardInterrupt from error
         except duckdb.Error as error:
             msg = f"the query failed: {error}"
             raise UsageError(msg) from error
-    return table.column_names, list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    return distinct(table.column_names), list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def is_interrupt(error: Exception) -> bool:
+    """Whether this is how DuckDB tells of a Ctrl-C that came while it ran a query."""
+    return isinstance(error, RuntimeError) and str(error) == "Query interrupted"
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, with _2, _3, ... behind those that came before: as keys of an object none hides another."""
+    found: list[str] = []
+    for name in names:
+        suffixed = (f"{name}_{n}" for n in count(2))
+        found.append(name if name not in found else next(new for new in suffixed if new not in found and new not in names))
+    return found
 
 
 def checkpoints_query(*, also_dropped: bool) -> str:
@@ -117,7 +149,7 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[s
     """Aligned columns, numbers to the right; long values are cut."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(columns)]
-    right = [bool(rows) and all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
+    right = [bool(rows) and all(isinstance(row[i], int | float | Decimal | None) for row in rows) for i in range(len(columns))]
 
     def line(values: Sequence[str]) -> str:
         return "  ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in zip(values, widths, right, strict=True)).rstrip()
@@ -153,10 +185,43 @@ def progress_bar(what: str) -> Iterator[Any]:
         yield show
 
 
+def _require_reading(connection: "duckdb.DuckDBPyConnection", query: str) -> None:
+    """Raises UsageError for what is not one statement that reads: COPY would write a file, ATTACH open another database."""
+    statements = connection.extract_statements(query)
+    if len(statements) != 1:
+        msg = f"give one statement; this is {len(statements) or 'none'}"
+        raise UsageError(msg)
+    if not _reads(connection, query):
+        msg = f"only SELECT, DESCRIBE, SHOW and SUMMARIZE, and EXPLAIN of those, are run here: this {statements[0].type.name} is not"
+        raise UsageError(msg)
+
+
+def _reads(connection: "duckdb.DuckDBPyConnection", query: str) -> bool:
+    """Whether the text is one statement that reads. DuckDB calls DESCRIBE, SHOW, SUMMARIZE, VALUES and FROM a SELECT too."""
+    import duckdb
+
+    statements = connection.extract_statements(query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.EXPLAIN:
+        return [statement.type for statement in statements] == [duckdb.StatementType.SELECT]
+    explained = EXPLAIN.match(query)  # EXPLAIN ANALYZE runs what it explains
+    return explained is not None and _reads(connection, query[explained.end() :])
+
+
+def _number(value: Decimal | float) -> int | float | str | None:
+    if not math.isfinite(value):
+        return None  # JSON has no word for it
+    if isinstance(value, float):
+        return value
+    return int(value) if int(value.as_tuple().exponent) >= 0 else str(value)
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    text = str(plain(value)) if not isinstance(value, datetime) else value.isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, datetime):
+        text = value.isoformat(sep=" ", timespec="seconds")
+    else:
+        text = str(value if isinstance(value, float) else plain(value))  # people may read nan
     text = " ".join(text.split())
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 3] + "..."
 

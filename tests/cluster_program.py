@@ -43,12 +43,12 @@ def run(root: Path) -> dict[str, object]:
         context = context_for(storage, call=call)
         acks = vehicle.write(df, context)
         info = state_info(df, context, acks)
-        kept = read_state(spark, storage, info, acks[0].chunks, file_rows(acks))
+        kept = read_state(spark, storage, info, acks[0].chunks, file_rows(acks), max_parallelism=128)
         found[type(vehicle).__name__] = {"rows": info.rows, "equal": row_texts(kept) == row_texts(expected)}
     place = storage.root / acks[0].files[0].path
     place.write_bytes(place.read_bytes()[:-1])
     try:
-        read_state(spark, storage, info, acks[0].chunks, file_rows(acks))
+        read_state(spark, storage, info, acks[0].chunks, file_rows(acks), max_parallelism=128)
     except DamagedFileError as error:
         found["damage"] = str(error)
     found["executors"] = len({row.pid for row in spark.range(0, 100, 1, 8).mapInArrow(process_id, "pid bigint, n bigint").collect()})

@@ -10,15 +10,15 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.state import CatalogState
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, KeepLast
 from holdfast.facade import open_catalog
+from holdfast.writers.beginnings import Beginning
 from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.registration import register_job
 from tests.support.world import FakeStateWriter
 
 JOB = "soak"
@@ -31,15 +31,7 @@ def coordinate(root: Path, keep: int, name: str = JOB) -> Coordinator:
     """A new epoch of a job of the catalog at `root`, both made if need be; a "DataFrame" is a list of files' bytes."""
     storage, environment = open_storage(root), SystemEnvironment()
     transactor = Transactor(open_ledger(storage, create_catalog(storage, environment)), environment)
-    fresh_id = paths.new_job_id(name, environment.new_id())
-
-    def register(state: CatalogState) -> lifecycle.Transaction:
-        if name in state.names:
-            return lifecycle.Transaction([], {}, state.names[name])
-        return lifecycle.register(state, fresh_id, name, 128)
-
-    transactor.run(register)
-    job_id = transactor.known().job_named(name).job_id
+    job_id = register_job(transactor, environment, name, None)
     return Coordinator(
         transactor=transactor,
         storage=storage,
@@ -47,7 +39,7 @@ def coordinate(root: Path, keep: int, name: str = JOB) -> Coordinator:
         state_writer=FakeStateWriter(),
         job_id=job_id,
         retention=KeepLast(keep),
-        begin=lambda state: state.job(job_id).begin,
+        beginning=Beginning(find=lambda state: state.job(job_id).begin),
     )
 
 

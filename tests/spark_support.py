@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.catalog.storage_local import LocalStorage
-from holdfast.catalog.types import AttemptToken, CheckpointId, CheckpointMetaData, JobId
+from holdfast.catalog.types import AttemptToken, CheckpointId, CheckpointMetaData, JobId, Role
 from holdfast.demo.sessions import YOUNG_JVM
 from holdfast.writers.upload import UploadContext
 
@@ -66,23 +66,27 @@ def session_settings(spark, values):
             spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
-def context_for(storage: LocalStorage, *, key=("id",), call=0, state="per_aircraft", layer=0, max_parallelism=128) -> UploadContext:
+def context_for(
+    storage: LocalStorage, *, key=("id",), call=0, layer=0, max_parallelism=128, role=Role.BASE, is_savepoint=False, directory=None
+) -> UploadContext:
     return UploadContext(
         storage=storage,
         job_id=JOB,
         attempt=ATTEMPT,
-        metadata=CheckpointMetaData(checkpoint_id=CheckpointId(7), timestamp=datetime(2013, 1, 2, tzinfo=UTC)),
+        metadata=CheckpointMetaData(checkpoint_id=CheckpointId(7), timestamp=datetime(2013, 1, 2, tzinfo=UTC), is_savepoint=is_savepoint),
         call=call,
         operator="main",
-        state=state,
+        state="per_aircraft",
         layer=layer,
         key_columns=tuple(key),
         max_parallelism=max_parallelism,
+        role=role,
+        directory=directory,
     )
 
 
 def file_rows(acks):
-    """The `paths` argument of `read_state`, as the ledger's file rows would give it."""
+    """The `files` argument of `read_state`, as the ledger's file rows would give it."""
     return {file.file_id: (file.path, file.size_bytes, file.sha256) for ack in acks for file in ack.files}
 
 

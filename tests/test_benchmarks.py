@@ -1,16 +1,20 @@
 """The benchmarks' harness: the line it prints, how goals are judged, the exit code; and that each benchmark runs, in small."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
 
+import holdfast
 from benchmarks import __main__ as program
-from benchmarks import commit, garbage, harness
+from benchmarks import commit, garbage, harness, restore
 from benchmarks.harness import Result
 from benchmarks.ledger_facts import Size
+from holdfast.catalog import errors
 
 SMALL_HISTORY = Size(jobs=2, checkpoints=60, handles=14, files=4, kept=5, held=2, vacuumed=40, large_files=2, small_files=3)
 
@@ -114,6 +118,35 @@ def test_commit_measures_p50_and_growth(tmp_path):
     assert (p50.measures, p50.goal) == ("p50", "<= 1.3")
     assert (growth.measures, growth.goal) == ("growth", "<= 3")
     assert p50.figures["holdfast"]["runs"] == p50.figures["floor"]["runs"] == 6
+
+
+def test_the_floor_of_commit_writes_its_rows_as_the_ledger_does(tmp_path):
+    """A floor with more work in it than the ledger's own writing could be undercut, and would prove nothing."""
+    job, floor = commit.Job.start(tmp_path / "ledger"), commit.Floor.create(tmp_path / "floor")
+    job.commit(0)
+    floor.commit(job.facts)
+
+    def layout(directory):
+        with pq.ParquetFile(max(directory.glob("*.parquet"), key=lambda path: path.stat().st_size)) as file:
+            group = file.metadata.row_group(0)
+            columns = [group.column(i) for i in range(group.num_columns)]
+            return file.metadata.metadata, [(c.path_in_schema, c.compression, c.encodings, c.is_stats_set) for c in columns]
+
+    assert layout(tmp_path / "floor") == layout(tmp_path / "ledger")
+
+
+def test_restore_pays_for_its_pin_in_every_round(tmp_path):
+    """A pin that the set-up still holds costs a reader nothing: each round must pin and let go for itself."""
+    with holdfast.open(tmp_path / "catalog", create=True) as catalog:
+        with catalog.coordinate(restore.JOB) as job, job.checkpoint() as checkpoint:
+            checkpoint.write_bytes(restore.STATE, b"42")
+        for _ in range(2):
+            with contextlib.suppress(errors.RefusedError):  # bytes are not scanned, but the checkpoint was opened
+                restore._restore(catalog, None, verify=True)
+        with catalog.duckdb() as connection:
+            assert connection.execute("SELECT status, count(*) FROM attempts WHERE purpose = 'read' GROUP BY status").fetchall() == [
+                ("released", 2)
+            ]
 
 
 def test_garbage_gives_equal_answers_on_a_small_history(tmp_path):

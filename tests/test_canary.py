@@ -1,11 +1,14 @@
 """Canaries: faults of libraries that a pin keeps out, so that an upgrade cannot bring them in unseen."""
 
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from packaging.requirements import Requirement
 
 
 def test_of_two_compactions_of_one_version_exactly_one_fails(tmp_path: Path) -> None:
@@ -23,3 +26,12 @@ def test_of_two_compactions_of_one_version_exactly_one_fails(tmp_path: Path) -> 
         second.optimize.compact()
 
     assert sorted(DeltaTable(table).to_pyarrow_table()["n"].to_pylist()) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_the_requirements_let_in_no_deltalake_without_the_check_and_no_duckdb_without_its_extension() -> None:
+    """What a user installs is decided by the project's own metadata: constraints.txt is not part of it."""
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    allowed = {requirement.name: requirement.specifier for requirement in map(Requirement, project["dependencies"])}
+    assert allowed["deltalake"].contains(version("deltalake"))
+    assert list(allowed["deltalake"].filter(["1.6.2", "1.6.4", "1.6.5", "1.6.6", "1.7.0"])) == []
+    assert str(allowed["duckdb"]) == str(allowed["duckdb-extension-delta"]) == f"=={version('duckdb')}"

@@ -1,14 +1,17 @@
 """The command line: what it prints, and the code that it exits with."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 import holdfast
+from holdfast import report
 from holdfast.catalog import errors
-from holdfast.cli import CORRUPTION, DIFFERENCES, ENDED, MACHINE, RETRY, USAGE, exit_code, main
+from holdfast.cli import CORRUPTION, DIFFERENCES, ENDED, INTERRUPTED, MACHINE, RETRY, USAGE, Commands, exit_code, main
 
 JOB = "flights"
 LARGE = b"x" * 50_000
@@ -99,8 +102,11 @@ def test_jobs_and_checkpoints_are_listed_as_text_and_as_json(root: Path) -> None
     assert len(text) == 4
 
 
-def test_checkpoints_of_an_unknown_job_are_none(root: Path) -> None:
-    assert run_json("checkpoints", root, "--job", "other") == []
+def test_checkpoints_of_an_unknown_job_are_an_error_that_names_the_jobs_there_are(root: Path) -> None:
+    result = run("checkpoints", root, "--job", "other")
+    assert result.exit_code == USAGE
+    assert "'other'" in result.stderr
+    assert JOB in result.stderr
 
 
 def test_a_dropped_checkpoint_is_listed_only_with_all(root: Path) -> None:
@@ -157,6 +163,12 @@ def test_a_held_checkpoint_is_not_dropped_until_it_is_let_go(root: Path) -> None
     assert run_json("drop", root, JOB, 1) == {"done": "dropped checkpoint 1 of job 'flights'"}
 
 
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_hold_without_a_name_is_refused(root: Path, name: str) -> None:
+    assert run("hold", root, JOB, 1, name).exit_code == USAGE
+    assert run_json("sql", root, "select * from holds") == []
+
+
 def test_kill_ends_an_open_attempt_and_tells_of_one_that_has_ended(root: Path) -> None:
     with holdfast.open(root) as catalog:
         catalog.checkpoint(JOB)  # a reading attempt
@@ -174,3 +186,78 @@ def test_wrong_sql_is_an_error_of_usage_in_one_line(root: Path) -> None:
 def test_sql_cannot_write_to_the_ledger(root: Path) -> None:
     assert run("sql", root, "insert into ledger select * from ledger").exit_code == USAGE
     assert len(run_json("checkpoints", root)) == 3
+
+
+@pytest.mark.parametrize("query", ["", " ", "-- nothing", "select 1; select 2"])
+def test_sql_takes_exactly_one_statement(root: Path, query: str) -> None:
+    result = run("sql", root, "--", query)
+    assert result.exit_code == USAGE
+    assert "one statement" in result.stderr
+
+
+def test_sql_writes_no_file_and_opens_no_other_database(root: Path, tmp_path: Path) -> None:
+    written, other = tmp_path / "written.csv", tmp_path / "other.db"
+    for query in (
+        f"copy (select 1) to '{written}'",
+        f"explain analyze copy (select 1) to '{written}'",
+        f"explain (analyze, format json) copy (select 1) to '{written}'",
+        f"explain /**/ analyze /**/ copy (select 1) to '{written}'",
+        f"attach '{other}'",
+        "create table mine as select 1",
+        "set threads = 1",
+        "checkpoint",
+        "call pragma_version()",
+    ):
+        result = run("sql", root, query)
+        assert result.exit_code == USAGE, query
+        assert "SELECT" in result.stderr, query
+    assert not written.exists()
+    assert not other.exists()
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["with one as (select 1) from one", "values (1)", "describe jobs", "show tables", "summarize jobs", "select 1; -- all",
+     "explain select 1", "EXPLAIN ANALYZE SELECT 1", "explain (format json) select 1", "-- why\nexplain select 1"],
+)  # fmt: skip
+def test_sql_runs_whatever_only_reads(root: Path, query: str) -> None:
+    assert run("sql", root, "--", query).exit_code == 0
+
+
+def test_numbers_are_printed_exactly(root: Path) -> None:
+    """DuckDB's sum of integers is a HUGEINT, which Arrow gives as a decimal: as a float it would lose its last digits."""
+    query = "select sum(9007199254740993) as s, 1.10::decimal(4, 2) as d, 1.5 + 1e0 as f"
+    assert run_json("sql", root, query) == [{"s": 9007199254740993, "d": "1.10", "f": 2.5}]
+    assert run("sql", root, query).stdout.splitlines()[1].split() == ["9007199254740993", "1.10", "2.5"]
+    assert report.plain([Decimal("1E+2"), Decimal("-0.5"), Decimal("NaN")]) == [100, "-0.5", None]
+
+
+def test_what_is_not_finite_is_null_in_json_and_shown_to_people(root: Path) -> None:
+    query = "select 'nan'::double as a, 'inf'::double as b, ['-inf'::float] as c"
+    assert run_json("sql", root, query) == [{"a": None, "b": None, "c": [None]}]
+    assert run("sql", root, query).stdout.splitlines()[1].split()[:2] == ["nan", "inf"]
+
+
+def test_columns_of_one_name_are_all_in_the_json(root: Path) -> None:
+    assert run_json("sql", root, "select 1 as a, 2 as a, 3 as a_2, 4 as a") == [{"a": 1, "a_3": 2, "a_2": 3, "a_4": 4}]
+
+
+@pytest.mark.parametrize(
+    "interrupt", [KeyboardInterrupt(), click.Abort(), RuntimeError("Query interrupted")], ids=lambda e: type(e).__name__
+)
+def test_an_interrupt_exits_as_shells_have_it_and_not_as_damage_found(interrupt: BaseException) -> None:
+    @click.group(cls=Commands)
+    def group() -> None:
+        pass
+
+    @group.command()
+    def stopped() -> None:
+        raise interrupt
+
+    result = CliRunner().invoke(group, ["stopped"])
+    assert (result.exit_code, result.stderr) == (INTERRUPTED, "holdfast: interrupted\n")
+    assert str(INTERRUPTED) in run("--help").output
+
+
+def test_another_error_while_running_is_still_a_bug() -> None:
+    assert not report.is_interrupt(RuntimeError("dictionary changed size during iteration"))

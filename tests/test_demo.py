@@ -4,20 +4,34 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.sql import functions as sf
 
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.storage_memory import MemoryStorage
 from holdfast.demo.audit import Kill, Result, find_problems
-from holdfast.demo.command import lines
+from holdfast.demo.command import lines, require_installed
 from holdfast.demo.flights import FLIGHTS, WEEKS, count_week, prepare, week_file, write_weeks
 from holdfast.demo.processes import Child, ChildFailedError, parse_event, session_members
 from holdfast.demo.sessions import link_spark_home
-from holdfast.demo.stops import COMMIT, DELETION, StoppingStorage, Stops
-from holdfast.demo.story import MARK, prepare_directory
+from holdfast.demo.states import PER_AIRCRAFT, add, aggregate, count_differences, plain_aggregation, with_mean_delay
+from holdfast.demo.stops import COMMIT, DELETION, UPLOAD, StoppingStorage, Stops
+from holdfast.demo.story import MARK, prepare_directory, wait_until_reached
 from tests.storage_contract import StorageContract
+
+GOOD_KILLS = (
+    Kill(place=UPLOAD, week=9, processes=8, resumed_week=9),
+    Kill(place=COMMIT, week=22, processes=7, resumed_week=22),
+    Kill(place=DELETION, week=38, processes=8, resumed_week=39),
+)
+
+
+def kills_but(place: str, **changes: int) -> list[Kill]:
+    return [replace(kill, **changes) if kill.place == place else kill for kill in GOOD_KILLS]
 
 
 def good_result() -> Result:
@@ -27,12 +41,15 @@ def good_result() -> Result:
         flights=FLIGHTS,
         weeks=WEEKS,
         checkpoints=WEEKS,
-        kills=[Kill(place=COMMIT, week=22, processes=7, resumed_week=22), Kill(place=DELETION, week=37, processes=8, resumed_week=38)],
+        kills=list(GOOD_KILLS),
+        taken_over_files=10,
         orphans=9,
         verified_files=12,
         chk_directories=["chk-54", "chk-55", "chk-56"],
         compared=[state, state],
         counted_flights=FLIGHTS,
+        plain_flights=FLIGHTS,
+        last_week=WEEKS,
         costs=costs,
         spark_costs=costs,
     )
@@ -62,8 +79,18 @@ def test_a_good_run_has_no_problems_and_fits_on_a_screen() -> None:
         ("compared", [{"state": "a", "rows": 1, "plain_rows": 1, "differences": 2}] * 2),
         ("compared", [{"state": "a", "rows": 0, "plain_rows": 0, "differences": 0}] * 2),
         ("spark_costs", []),
-        ("kills", [Kill(place=COMMIT, week=22, processes=7, resumed_week=24)]),
-        ("kills", [Kill(place=COMMIT, week=22, processes=7, resumed_week=0)]),
+        ("plain_flights", FLIGHTS - 1),
+        ("flights", FLIGHTS - 1),
+        ("last_week", WEEKS - 1),
+        ("taken_over_files", 0),
+        ("kills", []),
+        ("kills", list(GOOD_KILLS[:2])),
+        ("kills", kills_but(UPLOAD, resumed_week=10)),
+        ("kills", kills_but(COMMIT, resumed_week=23)),
+        ("kills", kills_but(COMMIT, resumed_week=0)),
+        ("kills", kills_but(COMMIT, week=23, resumed_week=23)),
+        ("kills", kills_but(DELETION, week=36, resumed_week=36)),
+        ("kills", kills_but(DELETION, resumed_week=40)),
     ],
 )
 def test_whatever_differs_from_the_promise_is_a_problem(field: str, value: object) -> None:
@@ -71,6 +98,41 @@ def test_whatever_differs_from_the_promise_is_a_problem(field: str, value: objec
     setattr(result, field, value)
     assert find_problems(result)
     assert list(lines(result, find_problems(result)))[-1] != "All is as promised."
+
+
+def test_a_whole_year_has_all_flights_even_where_everybody_counts_the_same() -> None:
+    few = {"flights": 100, "counted_flights": 100, "plain_flights": 100}
+    result = good_result()
+    for name, value in few.items():
+        setattr(result, name, value)
+    assert find_problems(result) == [f"flights of the input: 100, not {FLIGHTS}"]
+
+
+@pytest.mark.parametrize("resumed_week", [38, 39])
+def test_only_a_kill_beside_a_deletion_may_come_after_the_commit(resumed_week: int) -> None:
+    result = good_result()
+    result.kills = kills_but(DELETION, resumed_week=resumed_week)
+    assert find_problems(result) == []
+
+
+def test_without_its_packages_the_demo_says_what_to_install() -> None:
+    require_installed()
+    with pytest.raises(UsageError, match=r"no_such_package: pip install 'holdfast\[demo\]'"):
+        require_installed(("click", "no_such_package"))
+
+
+def test_the_mean_of_the_kept_sums_is_the_mean_that_spark_computes_and_a_wrong_one_is_seen(spark) -> None:
+    day = datetime(2013, 1, 1, tzinfo=UTC)
+    columns = "hour_utc timestamp, minute int, carrier string, flight int, tailnum string, origin string, dest string, distance int, arr_delay long"
+    delays = {"N1": [10, -3, 1], "N2": [7], "N3": [None]}  # N3 never arrived
+    rows = [(day, n, "UA", n, tailnum, "JFK", "LAX", 100, delay) for tailnum, of_it in delays.items() for n, delay in enumerate(of_it)]
+    flights = spark.createDataFrame(rows, columns)
+    kept = add(aggregate(flights.where("minute = 0"), PER_AIRCRAFT), aggregate(flights.where("minute > 0"), PER_AIRCRAFT), PER_AIRCRAFT)
+    plain = plain_aggregation(flights, PER_AIRCRAFT)
+    assert {row.tailnum: row.mean_delay for row in plain.collect()} == {"N1": 8 / 3, "N2": 7.0, "N3": None}
+    assert count_differences(with_mean_delay(kept), plain) == {"rows": 3, "plain_rows": 3, "differences": 0}
+    wrong = with_mean_delay(kept).withColumn("mean_delay", sf.expr("if(tailnum = 'N1', mean_delay + 0.1, mean_delay)"))
+    assert count_differences(wrong, plain)["differences"] == 2
 
 
 def test_every_flight_is_in_the_file_of_its_week(tmp_path: Path) -> None:
@@ -142,6 +204,25 @@ def test_a_child_that_fails_by_itself_is_told_with_the_end_of_its_log(tmp_path: 
     child = Child(module("failing", "raise SystemExit('no such thing')"), [], tmp_path / "log", lambda _: None)
     with pytest.raises(ChildFailedError, match="no such thing"):
         child.wait(60)
+
+
+def test_a_child_that_does_not_end_in_time_is_told_as_failed(tmp_path: Path, module) -> None:
+    child = Child(module("sleeper", SLEEPER), [], tmp_path / "log", lambda _: None)
+    try:
+        with pytest.raises(ChildFailedError, match="did not end within 0 s"):
+            child.wait(0)
+    finally:
+        child.kill()
+
+
+def test_a_place_that_nobody_reaches_is_not_waited_for_without_end(tmp_path: Path, module) -> None:
+    driver, cleaner = (Child(module("sleeper", SLEEPER), [], tmp_path / "log", lambda _: None) for _ in range(2))
+    try:
+        with pytest.raises(ChildFailedError, match="nothing stopped at commit within 0 s"):
+            wait_until_reached(Stops(tmp_path), COMMIT, driver, cleaner, timeout_s=0)
+    finally:
+        driver.kill()
+        cleaner.kill()
 
 
 def test_only_an_armed_place_stops(tmp_path: Path) -> None:

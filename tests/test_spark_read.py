@@ -69,11 +69,10 @@ def test_damage_is_found_before_a_row_is_returned(spark, state, damage):
     storage, info, chunks, paths = state
     path, size_bytes, sha256 = paths[chunks[1].file_id]
     with pytest.raises(DamagedFileError) as caught:
-        read_state(spark, storage, info, chunks, paths)
+        read_state(spark, storage, info, chunks, paths, max_parallelism=128)
     said = str(caught.value)
-    assert said.startswith(
-        f"{path} is damaged: expected {size_bytes} bytes with SHA-256 {sha256}, found {place.stat().st_size} bytes with SHA-256 "
-    )
+    found = "SHA-256 " if place.stat().st_size == size_bytes else f"{place.stat().st_size} bytes"
+    assert said.startswith(f"{path} is damaged: expected {size_bytes} bytes with SHA-256 {sha256}, found {found}")
     assert str(storage.root) in said
     assert "more files" not in said
 
@@ -84,7 +83,7 @@ def test_without_verifying_sizes_and_footers_are_still_checked(spark, state, dam
     place.write_bytes(DAMAGE[damage](place.read_bytes()))
     storage, info, chunks, paths = state
     with pytest.raises(DamagedFileError, match=f"^{re.escape(paths[chunks[1].file_id][0])} is damaged: expected"):
-        read_state(spark, storage, info, chunks, paths, verify=False)
+        read_state(spark, storage, info, chunks, paths, max_parallelism=128, verify=False)
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -93,7 +92,7 @@ def test_a_missing_file_is_named(spark, state, verify):
     storage, info, chunks, paths = state
     path, size_bytes, _ = paths[chunks[1].file_id]
     with pytest.raises(DamagedFileError, match=f"^{re.escape(path)} is missing: expected {size_bytes} bytes"):
-        read_state(spark, storage, info, chunks, paths, verify=verify)
+        read_state(spark, storage, info, chunks, paths, max_parallelism=128, verify=verify)
 
 
 def test_a_whole_file_of_another_state_is_no_replacement(spark, state):
@@ -101,14 +100,14 @@ def test_a_whole_file_of_another_state_is_no_replacement(spark, state):
     storage, info, chunks, paths = state
     second_file(state).write_bytes((storage.root / paths[chunks[0].file_id][0]).read_bytes())
     with pytest.raises(DamagedFileError):
-        read_state(spark, storage, info, chunks, paths)
+        read_state(spark, storage, info, chunks, paths, max_parallelism=128)
 
 
 def test_all_damaged_files_are_counted(spark, state):
     storage, info, chunks, paths = state
     wrong = {file_id: (path, size_bytes, "0" * 64) for file_id, (path, size_bytes, _) in paths.items()}
     with pytest.raises(DamagedFileError, match=r"\(2 more files of this state are damaged\)"):
-        read_state(spark, storage, info, chunks, wrong)
+        read_state(spark, storage, info, chunks, wrong, max_parallelism=128)
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -117,7 +116,7 @@ def test_a_sound_state_comes_back_without_its_key_groups(spark, tmp_path, vehicl
     storage, df = LocalStorage(tmp_path), spark.range(0, 50, 1, 2)
     acks = vehicle.write(df, context_for(storage))
     info = state_info(df, context_for(storage), acks)
-    kept = read_state(spark, storage, info, acks[0].chunks, file_rows(acks), verify=verify)
+    kept = read_state(spark, storage, info, acks[0].chunks, file_rows(acks), max_parallelism=128, verify=verify)
     assert kept.schema.simpleString() == "struct<id:bigint>"
     assert row_texts(kept) == row_texts(df)
 
@@ -126,7 +125,7 @@ def test_no_setting_of_the_session_lets_a_file_be_left_out(spark, state):
     """A file that goes after it was checked fails the action, where Spark would return fewer rows."""
     storage, info, chunks, paths = state
     with session_settings(spark, {"spark.sql.files.ignoreMissingFiles": "true", "spark.sql.files.ignoreCorruptFiles": "true"}):
-        kept = read_state(spark, storage, info, chunks, paths)
+        kept = read_state(spark, storage, info, chunks, paths, max_parallelism=128)
         second_file(state).unlink()
         with pytest.raises(Exception, match=r"FAILED_READ_FILE|does not exist"):
             kept.collect()
@@ -134,30 +133,51 @@ def test_no_setting_of_the_session_lets_a_file_be_left_out(spark, state):
 
 def test_a_state_without_chunks_is_empty_in_its_schema(spark, pristine):
     storage, info, chunks, paths = pristine
-    empty = read_state(spark, storage, replace(info, rows=0), [], {})
+    empty = read_state(spark, storage, replace(info, rows=0), [], {}, max_parallelism=128)
     assert empty.collect() == []
-    assert empty.schema == read_state(spark, storage, info, chunks, paths).schema
+    assert empty.schema == read_state(spark, storage, info, chunks, paths, max_parallelism=128).schema
 
 
 def test_chunks_that_are_not_the_whole_state_are_refused(spark, pristine):
     storage, info, chunks, paths = pristine
     with pytest.raises(CorruptionError, match="has 900 rows, and its 2 chunks have 600"):
-        read_state(spark, storage, info, chunks[1:], paths)
+        read_state(spark, storage, info, chunks[1:], paths, max_parallelism=128)
     with pytest.raises(CorruptionError, match=f"its file {chunks[0].file_id} has no file row"):
-        read_state(spark, storage, info, chunks, {chunk.file_id: paths[chunk.file_id] for chunk in chunks[1:]})
+        read_state(spark, storage, info, chunks, {chunk.file_id: paths[chunk.file_id] for chunk in chunks[1:]}, max_parallelism=128)
 
 
-@pytest.mark.parametrize("change", [{"role": Role.UPSERTS}, {"layer": 1}, {"offset_bytes": 4}, {"length_bytes": 9}], ids=str)
-def test_what_only_a_newer_version_can_read_is_refused(spark, pristine, change):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"offset_bytes": 4}, "has .* bytes, and a chunk that ends at"),
+        ({"length_bytes": 9}, "has no footer among the chunks"),
+        ({"inline": b""}, "has rows without a file"),
+    ],
+    ids=str,
+)
+def test_chunks_that_do_not_fit_their_files_are_refused(spark, pristine, change, said):
     storage, info, chunks, paths = pristine
-    with pytest.raises(FormatError, match="newer Holdfast"):
-        read_state(spark, storage, info, [replace(chunks[0], **change), *chunks[1:]], paths)
+    with pytest.raises(CorruptionError, match=said):
+        read_state(spark, storage, info, [replace(chunks[0], **change), *chunks[1:]], paths, max_parallelism=128)
+
+
+def test_change_sets_without_keys_are_refused(spark, pristine):
+    storage, info, chunks, paths = pristine
+    with pytest.raises(CorruptionError, match="change sets and no key columns"):
+        changed = [replace(chunks[0], role=Role.UPSERTS, layer=1), *chunks[1:]]
+        read_state(spark, storage, replace(info, key_columns=(), rows=None), changed, paths, max_parallelism=128)
+
+
+def test_what_is_no_rows_is_for_a_newer_version(spark, pristine):
+    storage, info, chunks, paths = pristine
+    with pytest.raises(FormatError, match=r"no rows \(file\).*newer Holdfast"):
+        read_state(spark, storage, info, [replace(chunks[0], role=Role.FILE), *chunks[1:]], paths, max_parallelism=128)
 
 
 def test_bytes_are_no_dataframe(spark, pristine):
     storage, info, _, _ = pristine
     with pytest.raises(UsageError, match="kept as 'bytes'"):
-        read_state(spark, storage, replace(info, format="bytes"), [], {})
+        read_state(spark, storage, replace(info, format="bytes"), [], {}, max_parallelism=128)
 
 
 def test_small_files_share_a_task_and_large_ones_do_not():

@@ -82,6 +82,7 @@ EXPECTED = {
         ("a3-0", J, "a3", f"jobs/{J}/a3-0", 100, "5a", "SHARED", None, "present"),
         ("a3-m", J, "a3", f"jobs/{J}/a3-m", 100, "5a", "EXCLUSIVE", None, "present"),
         ("a5-0", J, "a5", f"jobs/{J}/a5-0", 100, "5a", "SHARED", None, "condemned"),
+        ("a5-1", J, "a5", f"jobs/{J}/a5-1", 100, "5a", "SHARED", None, "present"),
         ("b1-m", K, "b1", f"jobs/{K}/b1-m", 100, "5a", "EXCLUSIVE", None, "present"),
         ("o6-0", J, "o6", f"jobs/{J}/o6-0", 100, "5a", "TASKOWNED", "wal", "present"),
         ("s4-0", J, "s4", f"jobs/{J}/s4-0", 100, "5a", "EXCLUSIVE", None, "present"),
@@ -99,7 +100,7 @@ EXPECTED = {
         (K, 1, "b1-m", f"jobs/{K}/b1-m", "EXCLUSIVE", False),
     ],
     "holds": [(J, 2, "audit", "again", minute(7), "ann@host"), (J, 2, "legal", "case 7", minute(6), "ann@host")],
-    "unreferenced_files": [],
+    "unreferenced_files": [("a5-1", J, f"jobs/{J}/a5-1", 100)],
     "ack_metrics": [(J, 1, "main", "per_route", 0, 20, 0, 7, 3, 2)],
     "maintenance_runs": [("r1", "vacuum", minute(20), minute(22), "done", "{}")],
 }  # fmt: skip
@@ -179,6 +180,21 @@ def test_spark_keeps_to_the_version_that_was_asked_for(small_spark, ledger):
         register_views(small_spark, ledger, version=999)
     with pytest.raises(DamagedLedgerError, match="nowhere"):
         register_views(small_spark, f"{ledger}/nowhere")
+
+
+def test_spark_without_a_version_stays_at_the_one_of_the_call_until_registered_again(small_spark, tmp_path):
+    path = str(tmp_path / "ledger")
+    first, second, *_ = transactions()
+    write_deltalake(path, first)
+    register_views(small_spark, path)
+    write_deltalake(path, second, mode="append")
+
+    def epochs():
+        return [row.epoch for row in small_spark.sql("SELECT epoch FROM jobs").collect()]
+
+    stayed = epochs()
+    register_views(small_spark, path)
+    assert (stayed, epochs()) == ([0], [1])
 
 
 def test_a_version_is_the_ledger_as_it_was(ledger):

@@ -58,30 +58,42 @@ class VehicleContract:
         acks = vehicle.write(df, context)
         files = {file.file_id: file for ack in acks for file in ack.files}
         chunks = [chunk for ack in acks for chunk in ack.chunks]
-        assert len(files) == len(chunks) == len({chunk.identity for chunk in chunks}) == len({file.path for file in files.values()})
-        for chunk in chunks:
-            self.assert_chunk_tells_the_truth(files[chunk.file_id], chunk, context)
+        assert len(chunks) == len({chunk.identity for chunk in chunks})
+        assert len(files) == len({file.path for file in files.values()})
+        for file in files.values():
+            self.assert_chunks_tell_the_truth(file, [chunk for chunk in chunks if chunk.file_id == file.file_id], context)
         info = state_info(df, context, acks)
-        assert info.rows == sum(ack.metrics.rows for ack in acks) == sum(chunk.rows for chunk in chunks)
+        assert info.rows == sum(ack.metrics.rows for ack in acks) == sum(chunk.rows or 0 for chunk in chunks)
         assert info.total_bytes == sum(ack.metrics.bytes_written for ack in acks)
-        kept = read_state(df.sparkSession, context.storage, info, chunks, file_rows(acks))
+        kept = read_state(df.sparkSession, context.storage, info, chunks, file_rows(acks), max_parallelism=context.max_parallelism)
         assert kept.columns == df.columns
         assert [field.dataType.simpleString() for field in kept.schema] == [field.dataType.simpleString() for field in df.schema]
         return acks, kept
 
-    def assert_chunk_tells_the_truth(self, file, chunk, context):
+    def assert_chunks_tell_the_truth(self, file, chunks, context):
         place = context.storage.root / file.path
         data = place.read_bytes()
-        assert (file.size_bytes, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
-        assert (chunk.offset_bytes, chunk.length_bytes, chunk.sha256) == (0, file.size_bytes, file.sha256)
-        assert (chunk.operator, chunk.state, chunk.layer) == (context.operator, context.state, context.layer)
-        assert (chunk.role, chunk.scope, file.scope) == (Role.BASE, Scope.SHARED, Scope.SHARED)
-        assert parse(file.path) == AttemptPath(job_id=JOB, checkpoint_id=context.metadata.checkpoint_id, attempt=ATTEMPT)
+        scope = Scope.EXCLUSIVE if context.metadata.is_savepoint else Scope.SHARED
+        assert (file.size_bytes, file.sha256, file.scope) == (len(data), hashlib.sha256(data).hexdigest(), scope)
+        if context.directory is None:
+            assert parse(file.path) == AttemptPath(job_id=JOB, checkpoint_id=context.metadata.checkpoint_id, attempt=ATTEMPT)
         assert file.file_id.startswith(f"{ATTEMPT}-{context.call}-")
-        groups = pq.read_table(place, columns=["_key_group"])["_key_group"].to_pylist()
-        assert chunk.rows == len(groups)
-        bounds = (min(groups), max(groups)) if groups else (0, context.max_parallelism - 1)
-        assert (chunk.key_group_from, chunk.key_group_to) == bounds
+        parquet = pq.ParquetFile(place)
+        row_groups = parquet.num_row_groups
+        assert len(chunks) == (row_groups + 1 if row_groups > 1 else 1)
+        end = 0
+        for i, chunk in enumerate(chunks):
+            assert (chunk.operator, chunk.state, chunk.layer, chunk.scope) == (context.operator, context.state, context.layer, scope)
+            assert (chunk.offset_bytes, chunk.length_bytes > 0) == (end, True)
+            end += chunk.length_bytes
+            assert chunk.sha256 == hashlib.sha256(data[chunk.offset_bytes : end]).hexdigest()
+            is_footer = len(chunks) > 1 and i == row_groups
+            assert chunk.role is (Role.FOOTER if is_footer else context.role)
+            groups = [] if is_footer else parquet.read_row_groups([i] if row_groups else [], ["_key_group"])["_key_group"].to_pylist()
+            assert chunk.rows == (None if is_footer else len(groups))
+            bounds = (min(groups), max(groups)) if groups else (None, None) if is_footer else (0, context.max_parallelism - 1)
+            assert (chunk.key_group_from, chunk.key_group_to) == bounds
+        assert end == len(data)
 
     @pytest.mark.parametrize(
         "shape",

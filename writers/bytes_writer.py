@@ -23,7 +23,7 @@ def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, en
     inline = len(data) <= INLINE_LIMIT_BYTES
     files: tuple[StoredFile, ...] = ()
     if not inline:
-        path = paths.exclusive_file(context.job_id, context.metadata.checkpoint_id, context.attempt, context.call, "bytes")
+        path = _place(context)
         context.storage.create(path, data)
         files = (StoredFile(file_id=file_id, path=path, size_bytes=len(data), sha256=sha256, scope=Scope.EXCLUSIVE),)
     chunk = Chunk(
@@ -53,6 +53,12 @@ def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, en
         chunks=(chunk,),
         metrics=metrics,
     )
+
+
+def _place(context: UploadContext) -> str:
+    if context.directory is not None:
+        return f"{context.directory}/{context.call}.bytes"
+    return paths.exclusive_file(context.job_id, context.metadata.checkpoint_id, context.attempt, context.call, "bytes")
 
 
 def _plain(data: object, state: str) -> bytes:

@@ -1,43 +1,44 @@
 """One checkpoint being written: states in, then manifest, then commit. The top of the upload and acknowledgement path."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import paths
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.commit_rule import Identity
-from holdfast.catalog.errors import AttemptEndedError, ForeignTokensError, HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.catalog.commit_facts import CommitRequest
-from holdfast.catalog.manifest import Manifest, encode
+from holdfast.catalog.commit_rule import Identity
+from holdfast.catalog.errors import NotFoundError, RefusedError, UsageError
+from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import JobState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import (
     DEFAULT_OPERATOR,
     Ack,
     AttemptToken,
+    ChainLimit,
     CheckpointId,
     CheckpointMetaData,
     Chunk,
     FileId,
     JobId,
     Retention,
-    Scope,
     StateInfo,
     StoredFile,
 )
 from holdfast.writers.bytes_writer import write_bytes
-from holdfast.writers.restore import load_manifest
+from holdfast.writers.copying import copy_state
+from holdfast.writers.increments import CALLS, ParentState, Written, bytes_of, in_full, with_reused
+from holdfast.writers.manifest_file import store_manifest
+from holdfast.writers.restore import Checkpoint
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import StateWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MANIFEST_SCOPE = Scope.EXCLUSIVE
+Mode = Literal["full", "changed-groups"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +77,10 @@ class CheckpointWriter:
         opened: f.AttemptOpened,
         parent: Manifest | None,
         progress: Mapping[str, Any] | None,
+        chain: ChainLimit = ChainLimit(),  # noqa: B008 - frozen
     ) -> None:
         assert opened.checkpoint_id is not None
-        self._storage, self._state_writer, self._parent = storage, state_writer, parent
+        self._storage, self._state_writer, self._parent, self._chain = storage, state_writer, parent, chain
         self._job_id, self._job_name, self._max_parallelism = job.job_id, job.name, job.registered.max_parallelism
         self._attempt = opened.attempt
         self._parent_ref = (
@@ -87,7 +89,8 @@ class CheckpointWriter:
         self._metadata = CheckpointMetaData(checkpoint_id=opened.checkpoint_id, timestamp=environment.now())
         self._environment = environment
         self._progress = _checked_progress(progress)
-        self._written: dict[tuple[str, str], StateInfo] = {}
+        self._inherited: frozenset[Identity] = frozenset(chunk.identity for chunk in parent.chunks) if parent else frozenset()
+        self._written: dict[tuple[str, str], Written | None] = {}  # None: there is no such state, before and after
         self._removed: set[tuple[str, str]] = set()
         self._unfinished: set[tuple[str, str]] = set()  # a write began and has not ended well
         self._acks: list[Ack] = []
@@ -108,22 +111,49 @@ class CheckpointWriter:
         """Every file that an ack has named so far."""
         return tuple(file for ack in self._acks for file in ack.files)
 
-    def write(self, state: str, df: "DataFrame", key: Sequence[str] = ()) -> None:
+    def write(self, state: str, df: "DataFrame", key: Sequence[str] = (), *, mode: Mode = "full") -> None:
         """Write the full state: every row of the DataFrame, digested and durable when this returns. Runs its plan once.
 
-        Without `key` all rows are of key group 0, and the state cannot be split by key.
+        Without `key` all rows are of key group 0, and the state cannot be split by key. `mode="changed-groups"` writes only the key
+        groups whose rows differ from the parent's, and refers to the parent's files for the others; all of them where the parent's state
+        has no digests to compare with (or other columns, key, or change sets), or where the job's `ChainLimit` would be passed.
+        It runs the plan twice, which must give the same rows, and needs a `key` that is unique: no two rows have the same.
         Raises:
-            UsageError: the state is already written or removed in this checkpoint, or a key column is unknown or of an unsupported type.
+            UsageError: the state is already written or removed in this checkpoint, or a key column is unknown or of an unsupported type;
+                with "changed-groups" also for columns of nested types, and a plan that gave other rows when it ran again.
             UnsafeSettingsError: the session's commit protocol could lose or double rows.
         """
-        acks, info = self._state_writer.write(df, self._context(state, (key,) if isinstance(key, str) else tuple(key)))
-        self._take(acks, info)
+        if mode not in get_args(Mode):
+            msg = f"mode={mode!r} is no way to write a state: give 'full' or 'changed-groups'"
+            raise UsageError(msg)
+        context = self._context(state, _names(key))
+        if mode == "full":
+            self._take(in_full(*self._state_writer.write(df, context)), context)
+        else:
+            self._take(self._state_writer.write_changed_groups(df, context, self._parent_state(context), self._chain), context)
+
+    def write_changes(
+        self, state: str, upserts: "DataFrame | None" = None, deletes: "DataFrame | None" = None, *, key: Sequence[str]
+    ) -> None:
+        """Write what changed: rows that are new or replace those of their keys, and keys whose rows are gone. Runs each plan once.
+
+        `upserts` have the state's columns, in any order; of `deletes` only the key columns count, and deleting what is not there is
+        nothing. The changes lie above the state as the parent has it; where the job's `ChainLimit` would be passed, the whole state is
+        read and written anew. Without such a state in the parent, the upserts are the state.
+        Raises:
+            UsageError: the columns or the key are not the state's (says which), a key is there twice in this call (names it), or the
+                state is already written or removed in this checkpoint.
+            DamagedFileError: the state was to be written anew, and a file of it is damaged.
+        """
+        context = self._context(state, _names(key))
+        self._take(self._state_writer.write_changes(upserts, deletes, context, self._parent_state(context), self._chain), context)
 
     def write_bytes(self, state: str, data: bytes | bytearray | memoryview) -> None:
         """Write a small state as bytes: kept in the manifest and the row when at most 20 kB, else as a file of this checkpoint."""
         context = self._context(state, ())
         ack = write_bytes(data, context, self._environment)
-        self._take([ack], StateInfo(operator=context.operator, state=state, format="bytes", total_bytes=ack.metrics.bytes_written))
+        info = StateInfo(operator=context.operator, state=state, format="bytes", total_bytes=ack.metrics.bytes_written)
+        self._take(in_full([ack], info), context)
 
     def remove(self, state: str) -> None:
         """End a state of the parent: this checkpoint does not carry it. Raises NotFoundError if the parent has none of this name."""
@@ -136,6 +166,11 @@ class CheckpointWriter:
             raise NotFoundError(msg)
         self._removed.add(key)
         self._unfinished.discard(key)
+
+    def adopt(self, source: Checkpoint, info: StateInfo, name: str) -> None:
+        """Copy a state of another checkpoint, verified on the way, under this name. Raises DamagedFileError."""
+        context = self._context(name, info.key_columns)
+        self._take(in_full(*copy_state(source, info, context)), context)
 
     # ---- for the coordinator ----------------------------------------------------------------------------------------
 
@@ -153,33 +188,20 @@ class CheckpointWriter:
         self.close()
         self._require_finished()
         carried = [info for info in self._parent.states if info.key not in self._written.keys() | self._removed] if self._parent else []
-        states = (*carried, *self._written.values())
+        written = [state for state in self._written.values() if state is not None]
+        states = (*carried, *(state.info for state in written))
         keys = {info.key for info in carried}
         reused = [chunk for chunk in self._parent.chunks if (chunk.operator, chunk.state) in keys] if self._parent else []
-        content = (*reused, *(chunk for ack in self._acks for chunk in ack.chunks))
+        content = (*reused, *(chunk for state in written for chunk in state.content))
         manifest = self._manifest(states, content)
-        data = encode(manifest)
-        path = paths.manifest_path(self._job_id, self.checkpoint_id)
-        try:
-            self._storage.create(path, data)
-        except FileExistsError as error:
-            raise self._taken(path) from error
-        stored = StoredFile(
-            file_id=paths.manifest_file_id(self._attempt),
-            path=path,
-            size_bytes=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
-            scope=MANIFEST_SCOPE,
-        )
-        inherited: frozenset[Identity] = frozenset(chunk.identity for chunk in self._parent.chunks) if self._parent else frozenset()
         request = CommitRequest(
             attempt=self._attempt,
             content=content,
             states=states,
-            inherited=inherited,
+            inherited=self._inherited,
             files=self.acked_files,
             acks=tuple(self._acks),
-            manifest=stored,
+            manifest=store_manifest(self._storage, manifest),
             progress=self._progress,
             retention=retention,
             next_attempt=next_attempt,
@@ -194,20 +216,6 @@ class CheckpointWriter:
                 "older state would be carried in its place; write it again within the block, or remove it"
             )
             raise RefusedError(msg)
-
-    def _taken(self, path: str) -> HoldfastError:
-        """Why the place of this attempt's manifest is taken."""
-        if load_manifest(self._storage, path).attempt == self._attempt:
-            msg = (
-                f"attempt {self._attempt} of checkpoint {self.checkpoint_id} of job {self._job_name!r} has a manifest already: "
-                "another process commits the same attempt; stop one of them"
-            )
-            return AttemptEndedError(msg)
-        msg = (
-            f"{path} exists, and this ledger has never given checkpoint {self.checkpoint_id} to another attempt: it was probably restored "
-            "from a backup. Nothing was replaced; scrub with dry_run lists what the ledger does not know"
-        )
-        return ForeignTokensError(msg)
 
     def _manifest(self, states: tuple[StateInfo, ...], content: tuple[Chunk, ...]) -> Manifest:
         files: dict[FileId, StoredFile] = {
@@ -232,7 +240,7 @@ class CheckpointWriter:
     def _context(self, state: str, key: tuple[str, ...]) -> UploadContext:
         operator, state = self._free_key(state)
         self._unfinished.add((operator, state))
-        call, self._calls = self._calls, self._calls + 1
+        call, self._calls = self._calls, self._calls + CALLS
         return UploadContext(
             storage=self._storage,
             job_id=JobId(self._job_id),
@@ -251,6 +259,13 @@ class CheckpointWriter:
         layers = [c.layer for c in self._parent.chunks if (c.operator, c.state) == (operator, state)] if self._parent else []
         return max(layers, default=-1) + 1
 
+    def _parent_state(self, context: UploadContext) -> ParentState | None:
+        info = self._parent.state(context.operator, context.state) if self._parent else None
+        if self._parent is None or info is None:
+            return None
+        chunks = tuple(self._parent.chunks_of(info))
+        return ParentState(max_parallelism=self._parent.max_parallelism, info=info, chunks=chunks, files=self._parent.files)
+
     def _free_key(self, state: str) -> tuple[str, str]:
         if self._sealed:
             msg = f"checkpoint {self.checkpoint_id} of job {self._job_name!r} has ended: write state {state!r} in the next one"
@@ -265,10 +280,16 @@ class CheckpointWriter:
             raise RefusedError(msg)
         return key
 
-    def _take(self, acks: Sequence[Ack], info: StateInfo) -> None:
-        self._acks += acks
-        self._written[info.key] = info
-        self._unfinished.discard(info.key)
+    def _take(self, written: Written | None, context: UploadContext) -> None:
+        key = (context.operator, context.state)
+        if written is not None:
+            self._acks += with_reused(written.acks, bytes_of(chunk for chunk in written.content if chunk.identity in self._inherited))
+        self._written[key] = written
+        self._unfinished.discard(key)
+
+
+def _names(key: Sequence[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
 
 
 def _checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

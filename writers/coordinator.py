@@ -3,27 +3,33 @@
 A checkpoint costs one ledger commit: the commit of checkpoint n opens the attempt for n + 1 in the same transaction.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.catalog import lifecycle
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.commit_facts import CommitRequest
-from holdfast.catalog.errors import AttemptEndedError, FencedError, RefusedError, UnknownOutcomeError
+from holdfast.catalog.errors import AttemptEndedError, FencedError, NotFoundError, RefusedError, UnknownOutcomeError
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Retention, Status
+from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, JobId, OnEnd, Outcome, Retention, Status
+from holdfast.writers.beginnings import Beginning
 from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
-from holdfast.writers.restore import Checkpoint, load_committed
+from holdfast.writers.copying import Mapped
+from holdfast.writers.restore import Checkpoint, load_committed, open_committed
+from holdfast.writers.savepoints import SavepointWriter, spark_reader
 from holdfast.writers.vehicles import StateWriter
 
-Begin = Callable[[CatalogState], Ref | None]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Coordinator:
@@ -38,17 +44,21 @@ class Coordinator:
         state_writer: StateWriter,
         job_id: JobId,
         retention: Retention,
-        begin: Begin,
+        beginning: Beginning,
+        on_end: OnEnd = OnEnd(),  # noqa: B008 - frozen
+        chain: ChainLimit = ChainLimit(),  # noqa: B008 - frozen
     ) -> None:
         self._transactor, self._storage, self._environment, self._state_writer = transactor, storage, environment, state_writer
-        self._job_id, self._retention = job_id, retention
+        self._job_id, self._retention, self._on_end, self._chain = job_id, retention, on_end, chain
         transactor.keep_handles_of(job_id)
-        started: tuple[int, Ref | None] = transactor.run(lambda state: _start(state, job_id, begin))
+        started: tuple[int, Ref | None] = transactor.run(lambda state: _start(state, job_id, beginning))
         self.epoch, self._parent = started
         self._manifest: Manifest | None = None  # of the parent, loaded when first needed
         self._opened: AttemptOpened | None = None  # the attempt that the last commit opened
         self._writing = self._closed = False
         self._in_doubt = False  # a commit was sent and has not been heard of
+        self._left: tuple[str, ...] = ()  # states that the first checkpoint does not carry
+        self._begin(beginning)
 
     @property
     def job_id(self) -> JobId:
@@ -94,6 +104,37 @@ class Coordinator:
         finally:
             self._writing = False
 
+    def savepoint(self, name: str, *, target: str | os.PathLike[str] | None = None, spark: "SparkSession | None" = None) -> Checkpoint:
+        """A savepoint of the latest checkpoint: in the catalog, or in a directory of its own within `target`. Checkpoints may go on.
+
+        States that are DataFrames are read with `spark`, or the active session.
+        Raises:
+            NotFoundError: there is no checkpoint yet.
+            AlreadyExistsError: the job has had a savepoint of this name.
+        """
+        self._go_on()
+        if self._parent is None:
+            msg = f"job {self._job_id} has no checkpoint that a savepoint could be taken of: write one first"
+            raise NotFoundError(msg)
+        writer = SavepointWriter(
+            transactor=self._transactor,
+            storage=self._storage,
+            environment=self._environment,
+            state_writer=self._state_writer,
+            read_state=spark_reader(spark),
+        )
+        return open_committed(self._storage, writer.take(self._parent, name, None if target is None else open_storage(target)))
+
+    def end(self, outcome: Outcome | str, reason: str | None = None) -> None:
+        """The program is done with the job: finished, cancelled or failed. Its checkpoints stay or go by the policy `on_end`.
+
+        The job may be coordinated again. Raises FencedError, and RefusedError inside the block of a checkpoint.
+        """
+        ended = Outcome(outcome)
+        self._refuse_if_writing("the job is ended")
+        self._transactor.run(lambda state: lifecycle.end_job(state, self._job_id, self.epoch, ended, reason, self._on_end))
+        self._opened, self._closed = None, True
+
     def drop(self, checkpoint_id: int) -> None:
         """Drop a checkpoint as this epoch's coordinator. Raises FencedError, RefusedError (held, or the head), NotFoundError."""
         ref = Ref(self._job_id, CheckpointId(checkpoint_id))
@@ -104,9 +145,7 @@ class Coordinator:
 
         Raises RefusedError inside the block of a checkpoint.
         """
-        if self._writing:
-            msg = f"job {self._job_id} is writing a checkpoint: end that block before the coordinator is closed"
-            raise RefusedError(msg)
+        self._refuse_if_writing("the coordinator is closed")
         self._closed = True
         opened, self._opened = self._opened, None
         if opened is not None:
@@ -130,21 +169,86 @@ class Coordinator:
             self._opened = None
         opened, self._opened = self._opened, None
         if opened is None:
-            token = AttemptToken(self._environment.new_id())
-            opened = self._transactor.run(lambda state: lifecycle.open_checkpoint(state, self._job_id, self.epoch, token, self._parent))
+            opened = self._open_attempt(self._parent)
         try:
-            return CheckpointWriter(
-                storage=self._storage,
-                environment=self._environment,
-                state_writer=self._state_writer,
-                job=self._transactor.known().job(self._job_id),
-                opened=opened,
-                parent=self._parent_manifest(),
-                progress=progress,
-            )
+            writer = self._writer(opened, self._parent_manifest(), progress)
         except BaseException:
             self._opened = opened  # nothing was written: the attempt serves the next call
             raise
+        for state in self._left:
+            writer.remove(state)
+        return writer
+
+    def _open_attempt(self, parent: Ref | None) -> AttemptOpened:
+        token = AttemptToken(self._environment.new_id())
+        opened: AttemptOpened = self._transactor.run(
+            lambda state: lifecycle.open_checkpoint(state, self._job_id, self.epoch, token, parent)
+        )
+        return opened
+
+    def _writer(self, opened: AttemptOpened, parent: Manifest | None, progress: Mapping[str, Any] | None) -> CheckpointWriter:
+        return CheckpointWriter(
+            storage=self._storage,
+            environment=self._environment,
+            state_writer=self._state_writer,
+            job=self._transactor.known().job(self._job_id),
+            opened=opened,
+            parent=parent,
+            progress=progress,
+            chain=self._chain,
+        )
+
+    def _begin(self, beginning: Beginning) -> None:
+        """Copy what is to be copied; pin what is another job's; see to it that no state is lost without a word."""
+        if beginning.copy:
+            self._copy(beginning)
+            return
+        is_foreign = self._parent is not None and self._parent.job_id != self._job_id
+        if not is_foreign and beginning.mapped == Mapped():
+            return
+        if is_foreign:
+            self._opened = self._open_attempt(self._parent)
+        manifest = self._parent_manifest()
+        if manifest is None:
+            return
+        self._require_same_groups(manifest)
+        names = beginning.mapped.names_in(Checkpoint(manifest, self._storage))
+        self._left = tuple(info.state for info in manifest.states if info.state not in names)
+
+    def _copy(self, beginning: Beginning) -> None:
+        """A first checkpoint that has everything of the source and refers to nothing of it."""
+        source = beginning.source
+        assert source is not None
+        names = beginning.mapped.names_in(source)
+        self._require_same_groups(source.manifest)
+        pinned = beginning.find(self._transactor.known())
+        writer = self._writer(self._open_attempt(pinned), None, source.progress)
+        try:
+            for info in source.manifest.states:
+                if info.state in names:
+                    writer.adopt(source, info, names[info.state])
+            self._commit(writer)
+        except BaseException as error:
+            if not (self._in_doubt and isinstance(error, UnknownOutcomeError)):
+                self._abort(writer, error)
+            raise
+        finally:
+            writer.close()
+
+    def _require_same_groups(self, manifest: Manifest) -> None:
+        job = self._transactor.known().job(self._job_id)
+        if manifest.max_parallelism != job.registered.max_parallelism:
+            msg = (
+                f"checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has max_parallelism={manifest.max_parallelism}, and job "
+                f"{job.name!r} has {job.registered.max_parallelism}: rewrite a savepoint of it with "
+                f"holdfast.rekey(savepoint, max_parallelism={job.registered.max_parallelism})"
+            )
+            raise RefusedError(msg)
+
+    def _refuse_if_writing(self, what: str) -> None:
+        if self._writing:
+            msg = f"job {self._job_id} is writing a checkpoint: end that block before {what}"
+            raise RefusedError(msg)
 
     def _go_on(self) -> JobState:
         """The job as it is now, if this coordinator is still its newest.
@@ -164,12 +268,14 @@ class Coordinator:
         fact: CheckpointCommitted
         fact, self._opened = self._transactor.run(lambda state: _commit(state, self._job_id, request))
         self._parent, self._manifest = Ref(self._job_id, fact.checkpoint_id), manifest
-        self._in_doubt = False
+        self._in_doubt, self._left = False, ()
         writer.result = CheckpointResult.of(fact)
 
     def _abort(self, writer: CheckpointWriter, error: BaseException) -> None:
         writer.close()
         try:
+            if self._parent is not None and self._parent.job_id != self._job_id:
+                self._opened = self._open_attempt(self._parent)  # first: what it begins with is pinned by nothing else
             self._end(writer.attempt, f"{type(error).__name__}: {error}"[:500], writer.acked_files)
         except (AttemptEndedError, FencedError) as ended:  # by somebody else; scrub finds its files, or took them while they were written
             if type(ended) is not type(error):
@@ -187,9 +293,10 @@ class Coordinator:
         return self._manifest
 
 
-def _start(state: CatalogState, job_id: JobId, begin: Begin) -> Transaction:
-    parent = begin(state)
-    started = lifecycle.start(state, job_id, parent)
+def _start(state: CatalogState, job_id: JobId, beginning: Beginning) -> Transaction:
+    """What is copied becomes the head when its copy is committed; until then it stays what it was."""
+    parent = state.job(job_id).begin if beginning.copy else beginning.find(state)
+    started = lifecycle.start(state, job_id, parent, claim=beginning.claim)
     return Transaction(started.facts, started.keys, (started.result, parent))
 
 

@@ -11,9 +11,10 @@ from holdfast.catalog import lifecycle
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import AttemptEndedError, HoldfastError, ReadOnlyError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
+from holdfast.catalog.processes import has_died, this_process
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, Status
+from holdfast.catalog.types import AttemptToken, JobId, Purpose, Status
 
 Find = Callable[[CatalogState], Ref]
 
@@ -47,7 +48,7 @@ class Pins:
                 atexit.register(self._at_exit)
             self._open[ref] = token  # before the opening: it may land without our hearing of it
             try:
-                self._transactor.run(lambda state: lifecycle.open_reading(state, ref, token))
+                self._transactor.run(lambda state: lifecycle.open_reading(state, ref, token, this_process()))
             except ReadOnlyError:
                 del self._open[ref]
                 return fact, False
@@ -75,6 +76,16 @@ class Pins:
         if failures:
             raise failures[0]
 
+    def end_dead(self) -> list[AttemptToken]:
+        """End the readings of processes of this host that have died, of every catalog object and job; returns their attempts."""
+        dead = self._transactor.look(_of_dead_processes)
+        for job_id, token in dead:
+            with suppress(AttemptEndedError):
+                self._transactor.run(
+                    lambda state, j=job_id, t=token: lifecycle.end_attempt(state, j, t, Status.KILLED, "its process has died")  # type: ignore[misc]
+                )
+        return [token for _, token in dead]
+
     def _known(self, state: CatalogState, find: Find) -> tuple[Ref, CheckpointCommitted, bool]:
         ref = find(state)
         row = state.checkpoint(ref)
@@ -91,3 +102,12 @@ class Pins:
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:  # a forked child leaves its parent's pins alone
             self.release_all()
+
+
+def _of_dead_processes(state: CatalogState) -> list[tuple[JobId, AttemptToken]]:
+    return [
+        (job.job_id, token)
+        for job in state.jobs.values()
+        for token, attempt in job.open_attempts.items()
+        if attempt.opened.purpose is Purpose.READ and attempt.opened.note is not None and has_died(attempt.opened.note)
+    ]

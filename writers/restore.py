@@ -10,9 +10,12 @@ from holdfast.catalog.errors import DamagedFileError, NotFoundError, RefusedErro
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.manifest import Manifest, decode
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, Chunk, StateInfo
+from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.storage_prefix import PrefixStorage
+from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, Chunk, FileId, StateInfo
 
 if TYPE_CHECKING:
+    import duckdb
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -41,6 +44,15 @@ class Checkpoint:
         return None if self.manifest.progress is None else dict(self.manifest.progress)
 
     @property
+    def storage(self) -> Storage:
+        """Where the paths of the manifest begin."""
+        return self._storage
+
+    @property
+    def is_savepoint(self) -> bool:
+        return self.manifest.savepoint is not None
+
+    @property
     def is_pinned(self) -> bool:
         """Whether this object's catalog keeps the files until it is closed. Without, retention may drop the checkpoint meanwhile."""
         return self._is_pinned
@@ -64,21 +76,59 @@ class Checkpoint:
     @property
     def path(self) -> str:
         """The checkpoint's directory, by which a job can be started from it."""
+        if self.is_savepoint:
+            return self._storage.address
         return f"{self._storage.address}/{paths.checkpoint_directory(self.manifest.job_id, self.checkpoint_id)}"
 
-    def read(self, spark: "SparkSession", state: str, *, verify: bool = True) -> "DataFrame":
-        """The rows of a state written from a DataFrame; every file is checked by its digest before this returns.
+    def read(
+        self,
+        spark: "SparkSession",
+        state: str,
+        *,
+        key_groups: range | None = None,
+        parallelism: int | None = None,
+        verify: bool = True,
+    ) -> "DataFrame":
+        """The rows of a state written from a DataFrame; every byte that is read is checked by a digest before this returns.
 
+        `key_groups=range(0, 64)` gives the rows of these key groups, and reads little else of the files. `parallelism=16` gives 16
+        partitions, each with the key groups of one subtask of 16 (`catalog.key_groups.groups_of`), whatever the state was written with.
         With `verify=False` only sizes and footers are checked. The DataFrame is lazy: read it while the checkpoint is live or pinned.
         Raises:
             NotFoundError: the checkpoint has no state of this name.
+            RefusedError: a part is asked for, and the state was written without key columns.
+            UsageError: there are no such key groups, or more subtasks than key groups.
             DamagedFileError: a file is missing or has other bytes than were committed; the message names it.
         """
         from holdfast.writers.spark_read import read_state
 
         info = self._state(state, "parquet")
-        files = {file_id: (file.path, file.size_bytes, file.sha256) for file_id, file in self.manifest.files.items()}
-        return read_state(spark, self._storage, info, self.manifest.chunks_of(info), files, verify=verify)
+        return read_state(
+            spark,
+            self._storage,
+            info,
+            self.manifest.chunks_of(info),
+            self._file_rows(),
+            max_parallelism=self.manifest.max_parallelism,
+            key_groups=key_groups,
+            parallelism=parallelism,
+            verify=verify,
+        )
+
+    def duckdb(self, state: str, *, verify: bool = True) -> "duckdb.DuckDBPyRelation":
+        """The rows of a state written from a DataFrame, as a relation of DuckDB: no Spark is needed. Times are in UTC.
+
+        Every file is checked by its digest before this returns, unless `verify=False`. The relation is lazy: read it while the
+        checkpoint is live or pinned. Raises as `read`.
+        """
+        from holdfast.writers.duckdb_read import read_duckdb
+
+        info = self._state(state, "parquet")
+        chunks = self.manifest.chunks_of(info)
+        return read_duckdb(self._storage, info, chunks, self._file_rows(), max_parallelism=self.manifest.max_parallelism, verify=verify)
+
+    def _file_rows(self) -> dict[FileId, tuple[str, int, str]]:
+        return {file_id: (file.path, file.size_bytes, file.sha256) for file_id, file in self.manifest.files.items()}
 
     def read_bytes(self, state: str) -> bytes:
         """The bytes of a state written by `write_bytes`, verified. Raises NotFoundError, DamagedFileError."""
@@ -124,21 +174,42 @@ def load_manifest(storage: Storage, path: str) -> Manifest:
     return decode(data, path)
 
 
+def place_of(storage: Storage, fact: CheckpointCommitted) -> tuple[Storage, str]:
+    """Where a committed checkpoint's paths begin, and its manifest's path from there.
+
+    A checkpoint's begin at the catalog's root, a savepoint's in its own directory, in the catalog or anywhere else.
+    """
+    if not fact.is_savepoint:
+        return storage, fact.path
+    directory = paths.parent(fact.path)
+    place = open_storage(directory) if paths.is_address(fact.path) else PrefixStorage(storage, directory)
+    return place, paths.MANIFEST_NAME
+
+
 def load_committed(storage: Storage, fact: CheckpointCommitted) -> Manifest:
     """The manifest of a committed checkpoint: it must be the very bytes that the commit confirmed."""
+    place, path = place_of(storage, fact)
+    what = f"the manifest {fact.path} of {'savepoint' if fact.is_savepoint else 'checkpoint'} {fact.checkpoint_id}"
     try:
-        data = storage.read(fact.path)
+        data = place.read(path)
     except FileNotFoundError as error:
         msg = (
-            f"the manifest {fact.path} of checkpoint {fact.checkpoint_id} is missing: the checkpoint was dropped meanwhile "
-            "(see the view checkpoints), or the file is lost: then restore it from a copy"
+            f"{what} is missing: the checkpoint was dropped meanwhile (see the view checkpoints), or it was lost or moved: "
+            "then bring it back from a copy"
         )
         raise DamagedFileError(msg) from error
     found = hashlib.sha256(data).hexdigest()
     if found != fact.sha256:
         msg = (
-            f"the manifest {fact.path} of checkpoint {fact.checkpoint_id} is not the one that was committed "
+            f"{what} is not the one that was committed "
             f"(sha256 {found}, committed {fact.sha256}): restore it from a copy, or use another checkpoint"
         )
         raise DamagedFileError(msg)
     return decode(data, fact.path)
+
+
+def open_committed(
+    storage: Storage, fact: CheckpointCommitted, *, release: Callable[[], None] | None = None, is_pinned: bool = False
+) -> Checkpoint:
+    """A committed checkpoint or savepoint for reading. Raises DamagedFileError."""
+    return Checkpoint(load_committed(storage, fact), place_of(storage, fact)[0], release=release, is_pinned=is_pinned)

@@ -5,20 +5,20 @@ One Spark job for all files. What an executor finds comes back as rows, never as
 failed task to be tried again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import CorruptionError, UnsafeSettingsError
 from holdfast.catalog.paths import file_id
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, Role, Scope, StateInfo, StoredFile
-from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
+from holdfast.writers.parquet_layout import Part, digest_all, digest_some, footer_of, parts_of
+from holdfast.writers.upload import UploadContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -30,14 +30,22 @@ TASK_FILES = 64
 PARQUET = "parquet"
 COUNTED_ROWS = "rows"  # the Observation's metric
 
+PART = pa.struct(
+    [
+        pa.field("offset_bytes", pa.int64(), nullable=False),
+        pa.field("length_bytes", pa.int64(), nullable=False),
+        pa.field("sha256", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("key_group_from", pa.int32()),
+        pa.field("key_group_to", pa.int32()),
+    ]
+)
 REPORT_SCHEMA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
         pa.field("size_bytes", pa.int64()),
         pa.field("sha256", pa.string()),
-        pa.field("rows", pa.int64()),
-        pa.field("key_group_from", pa.int32()),
-        pa.field("key_group_to", pa.int32()),
+        pa.field("parts", pa.list_(pa.field("item", PART, nullable=False)), nullable=False),
         pa.field("digest_ms", pa.int64(), nullable=False),
     ]
 )
@@ -45,15 +53,17 @@ REPORT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """What an executor says of one file. Without a size: there is none where it ran. Key groups inclusive, None where it does not tell."""
+    """What an executor says of one file. Without a size: there is none where it ran."""
 
     path: str
     size_bytes: int | None = None
     sha256: str | None = None
-    rows: int | None = None
-    key_group_from: int | None = None
-    key_group_to: int | None = None
+    parts: tuple[Part, ...] = ()
     digest_ms: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows or 0 for part in self.parts)
 
 
 def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject], environment: Environment) -> list[FileReport]:
@@ -75,14 +85,15 @@ def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject],
     return reports
 
 
-def digests(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject]) -> list[FileReport]:
-    """Size and digest of each file as the executors read them."""
-    return _over_files(spark, files, partial(_digest_file, storage))
+def digests(spark: "SparkSession", storage: Storage, parts: Mapping[str, Sequence[Part]]) -> list[FileReport]:
+    """Size of each file, and digests of these parts of it, as the executors read them; the rest of a file is not read."""
+    files = [StoredObject(path=path, size_bytes=sum(part.length_bytes for part in read)) for path, read in parts.items()]
+    return _over_files(spark, files, partial(_digest_parts, storage, parts))
 
 
 def require_all_rows(reports: Sequence[FileReport], observation: "Observation", context: UploadContext) -> None:
     """Raises CorruptionError unless the rows in the files are as many as the action counted."""
-    written, found = int(observation.get[COUNTED_ROWS]), sum(report.rows or 0 for report in reports)
+    written, found = int(observation.get[COUNTED_ROWS]), sum(report.rows for report in reports)
     if written != found:
         msg = (
             f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}, attempt {context.attempt}: Spark counted "
@@ -93,7 +104,7 @@ def require_all_rows(reports: Sequence[FileReport], observation: "Observation", 
 
 
 def ack_for(reports: Iterable[FileReport], context: UploadContext, *, upload_ms: int) -> Ack:
-    """The one ack of a write call: its files in the order of their paths, each with one chunk of a base state."""
+    """The one ack of a write call: its files in the order of their paths, with a chunk for each of their parts."""
     ordered = sorted(reports, key=lambda report: report.path)
     files = tuple(_stored_file(report, i, context) for i, report in enumerate(ordered))
     return Ack(
@@ -103,10 +114,10 @@ def ack_for(reports: Iterable[FileReport], context: UploadContext, *, upload_ms:
         state=context.state,
         subtask=None,
         files=files,
-        chunks=tuple(_chunk(report, file, context) for report, file in zip(ordered, files, strict=True)),
+        chunks=tuple(_chunk(part, file, context) for report, file in zip(ordered, files, strict=True) for part in report.parts),
         metrics=CheckpointMetrics(
             bytes_written=sum(file.size_bytes for file in files),
-            rows=sum(report.rows or 0 for report in ordered),
+            rows=sum(report.rows for report in ordered),
             upload_ms=upload_ms,
             digest_ms=sum(report.digest_ms for report in ordered),
         ),
@@ -129,7 +140,8 @@ def state_info(df: "DataFrame", context: UploadContext, acks: Iterable[Ack]) -> 
 
 def collect_reports(reported: "DataFrame") -> list[FileReport]:
     """Run the DataFrame, of rows in REPORT_SCHEMA, once."""
-    return [FileReport(**row.asDict()) for row in reported.collect()]
+    rows = (row.asDict(recursive=True) for row in reported.collect())
+    return [FileReport(**{**row, "parts": tuple(Part(**part) for part in row["parts"])}) for row in rows]
 
 
 def report_schema() -> "StructType":
@@ -144,24 +156,6 @@ def report_batch(reports: Sequence[FileReport]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([asdict(report) for report in reports], schema=REPORT_SCHEMA)
 
 
-def key_groups(footer: Any) -> tuple[int, int] | tuple[None, None]:
-    """Lowest and highest key group in a Parquet file by its footer's statistics, if every row group has them."""
-    found = []
-    for i in range(footer.num_row_groups):
-        group = footer.row_group(i)
-        columns = (group.column(c) for c in reversed(range(group.num_columns)))  # it is the last one
-        column = next((c for c in columns if c.path_in_schema == KEY_GROUP_COLUMN), None)
-        if column is None or column.statistics is None or not column.statistics.has_min_max:
-            return (None, None)
-        found.append((int(column.statistics.min), int(column.statistics.max)))
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else (None, None)
-
-
-def footer_of(storage: Storage, path: str) -> Any:
-    """The footer of a Parquet file under the catalog's root (pyarrow's FileMetaData)."""
-    return pq.read_metadata(f"{storage.address}/{path}")
-
-
 def _stored_file(report: FileReport, index: int, context: UploadContext) -> StoredFile:
     assert report.size_bytes is not None
     assert report.sha256 is not None
@@ -170,26 +164,28 @@ def _stored_file(report: FileReport, index: int, context: UploadContext) -> Stor
         path=report.path,
         size_bytes=report.size_bytes,
         sha256=report.sha256,
-        scope=Scope.SHARED,
+        scope=Scope.EXCLUSIVE if context.metadata.is_savepoint else Scope.SHARED,
     )
 
 
-def _chunk(report: FileReport, file: StoredFile, context: UploadContext) -> Chunk:
-    # A file without statistics (or rows) may hold any group.
-    known = report.key_group_from is not None and report.key_group_to is not None
+def _chunk(part: Part, file: StoredFile, context: UploadContext) -> Chunk:
+    assert part.sha256 is not None
+    low, high = part.key_group_from, part.key_group_to
+    if part.rows is not None and (low is None or high is None):
+        low, high = 0, context.max_parallelism - 1  # without statistics (or rows) it may hold any group
     return Chunk(
         operator=context.operator,
         state=context.state,
         file_id=file.file_id,
         scope=file.scope,
-        role=Role.BASE,
+        role=Role.FOOTER if part.rows is None else context.role,
         layer=context.layer,
-        offset_bytes=0,
-        length_bytes=file.size_bytes,
-        sha256=file.sha256,
-        rows=report.rows,
-        key_group_from=report.key_group_from if known else 0,
-        key_group_to=report.key_group_to if known else context.max_parallelism - 1,
+        offset_bytes=part.offset_bytes,
+        length_bytes=part.length_bytes,
+        sha256=part.sha256,
+        rows=part.rows,
+        key_group_from=low,
+        key_group_to=high,
     )
 
 
@@ -221,24 +217,23 @@ def _work_on_shares(
         yield report_batch([work(path) for number in batch.column(0).to_pylist() for path in shares[number]])
 
 
-def _digest_file(storage: Storage, path: str) -> FileReport:
+def _digest_parts(storage: Storage, parts: Mapping[str, Sequence[Part]], path: str) -> FileReport:
     try:
-        digest = storage.digest(path)
+        size_bytes = storage.size(path)
+        return FileReport(path=path, size_bytes=size_bytes, parts=digest_some(storage, path, parts[path]))
     except FileNotFoundError:
         return FileReport(path=path)
-    return FileReport(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256)
 
 
 def _seal_file(storage: Storage, environment: Environment, path: str) -> FileReport:
     started = environment.monotonic_s()
-    report = _digest_file(storage, path)
-    if report.size_bytes is None:
-        return report
+    try:
+        digest, parts = digest_all(storage, path, parts_of(footer_of(storage, path), storage.size(path)))
+    except FileNotFoundError:
+        return FileReport(path=path)
     digest_ms = milliseconds(started, environment)
     storage.make_durable(path)
-    footer = footer_of(storage, path)
-    low, high = key_groups(footer)
-    return replace(report, rows=footer.num_rows, key_group_from=low, key_group_to=high, digest_ms=digest_ms)
+    return FileReport(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256, parts=parts, digest_ms=digest_ms)
 
 
 def milliseconds(started_s: float, environment: Environment) -> int:

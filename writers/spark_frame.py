@@ -1,5 +1,6 @@
 """What both vehicles ask of a DataFrame and add to it: its key groups and its row count."""
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ def keyed(df: "DataFrame", context: UploadContext) -> "DataFrame":
     _check_frame(df, context)
     group: Column = functions.lit(0)
     if context.key_columns:
-        keys = [functions.col(_quoted(name)) for name in context.key_columns]
+        keys = [functions.col(quoted(name)) for name in context.key_columns]
         group = functions.pmod(functions.hash(*keys), functions.lit(context.max_parallelism))
     return df.withColumn(KEY_GROUP_COLUMN, group.cast("int"))
 
@@ -44,8 +45,45 @@ def counted(frame: "DataFrame") -> "tuple[DataFrame, Observation]":
     return frame.observe(observation, functions.count(functions.lit(1)).alias(COUNTED_ROWS)), observation
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name as Spark's parser takes it: the whole of it a name, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def has_columns_of(df: "DataFrame", schema: str) -> bool:
+    """Whether the DataFrame has the columns of a state's schema: names, types and order; whether they allow nulls does not matter."""
+    return [*_columns(df.schema).items()] == [*_columns(_parsed(schema)).items()]
+
+
+def column_problems(df: "DataFrame", schema: str, only: Sequence[str] | None = None) -> Iterator[str]:
+    """What keeps the DataFrame from having the columns of a state's schema, in any order; with `only`, these, and others beside."""
+    wanted = {name: kind for name, kind in _columns(_parsed(schema)).items() if only is None or name in only}
+    found = _columns(df.schema)
+    for name, kind in wanted.items():
+        if name not in found:
+            yield f"there is no column {name!r} (the state has it, with type {kind})"
+        elif df.columns.count(name) > 1:
+            yield f"column {name!r} is there twice"
+        elif found[name] != kind:
+            yield f"column {name!r} has the type {found[name]}, and in the state {kind}: cast it"
+    for name in found.keys() - wanted.keys() if only is None else ():
+        yield f"the state has no column {name!r}"
+
+
+def column_names(schema: str) -> list[str]:
+    """The names of the columns of a state's schema, in their order."""
+    return [*_columns(_parsed(schema))]
+
+
+def _parsed(schema: str) -> "StructType":
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(schema))
+
+
+def _columns(schema: "StructType") -> dict[str, str]:
+    """The types by name; as text, for that says neither whether nulls are allowed nor what users note of a column."""
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
 
 
 def _check_frame(df: "DataFrame", context: UploadContext) -> None:

@@ -10,8 +10,9 @@ from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.types import Ack
 from holdfast.writers.spark_files import ack_for, milliseconds, require_all_rows, seal
 from holdfast.writers.spark_frame import counted, keyed
+from holdfast.writers.spark_key_groups import arranged
 from holdfast.writers.spark_session import require_safe, settings, spark_url
-from holdfast.writers.upload import UploadContext
+from holdfast.writers.upload import SAVEPOINT_ROW_GROUP_BYTES, UploadContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,29 +46,37 @@ class NativeVehicle:
             AlreadyExistsError: the write call's directory is there already.
             CorruptionError: the files are not the whole of what Spark wrote.
         """
-        frame, observation = counted(keyed(df, context))
+        frame, observation = counted(arranged(keyed(df, context), context))
         require_safe(df.sparkSession)
-        directory = native_directory(context.job_id, context.metadata.checkpoint_id, context.attempt, context.call)
+        directory = _directory(context)
         started = self.environment.monotonic_s()
-        _write_parquet(frame, context.storage, directory)
+        _write_parquet(frame, context, directory)
         upload_ms = milliseconds(started, self.environment)
         reports = seal(df.sparkSession, context.storage, _part_files(context.storage, directory), self.environment)
         require_all_rows(reports, observation, context)
         return [ack_for(reports, context, upload_ms=upload_ms)]
 
 
-def _write_parquet(frame: "DataFrame", storage: Storage, directory: str) -> None:
+def _directory(context: UploadContext) -> str:
+    if context.directory is not None:
+        return f"{context.directory}/{context.call}"
+    return native_directory(context.job_id, context.metadata.checkpoint_id, context.attempt, context.call)
+
+
+def _write_parquet(frame: "DataFrame", context: UploadContext, directory: str) -> None:
     from pyspark.errors import AnalysisException
 
     writer = frame.write.mode("errorifexists").options(**WRITE_OPTIONS)
+    if context.metadata.is_savepoint:
+        writer = writer.option("parquet.block.size", SAVEPOINT_ROW_GROUP_BYTES)
     try:
         with settings(frame.sparkSession, WRITE_SETTINGS):
-            writer.parquet(spark_url(storage, directory))
+            writer.parquet(spark_url(context.storage, directory))
     except AnalysisException as error:
         if error.getCondition() != "PATH_ALREADY_EXISTS":
             raise
         msg = (
-            f"{directory} in {storage.address} is there already: a write call has a directory of its own, and this one is left of "
+            f"{directory} in {context.storage.address} is there already: a write call has a directory of its own, and this one is left of "
             "an earlier write of the same attempt; abort the attempt and write in a new one"
         )
         raise AlreadyExistsError(msg) from error

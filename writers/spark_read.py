@@ -1,20 +1,24 @@
-"""Reading a state of a checkpoint: its files are checked, then handed to Spark's own Parquet reader."""
+"""Reading a state of a checkpoint: what is to be read of its files is checked, then handed to Spark's own Parquet reader."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from holdfast.catalog.errors import CorruptionError, DamagedFileError, FormatError, UsageError
-from holdfast.catalog.storage import Digest, Storage, StoredObject
-from holdfast.catalog.types import Chunk, FileId, Role, StateInfo
-from holdfast.writers.spark_files import PARQUET, FileReport, digests, footer_of
+from holdfast.catalog.key_groups import groups_of, require_groups, require_parallelism
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.types import Chunk, FileId, StateInfo
+from holdfast.writers.read_checks import require_digests, require_footers
+from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, plan_reading, require_key_groups, require_readable
+from holdfast.writers.spark_key_groups import by_subtask
+from holdfast.writers.spark_merge import Layered, merged
 from holdfast.writers.spark_session import spark_pattern
+from holdfast.writers.upload import KEY_GROUP_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 # Of the reader, so that no setting of the session can drop a file, or shift old dates of files that pyarrow wrote.
 READ_OPTIONS = {
@@ -25,7 +29,12 @@ READ_OPTIONS = {
     "int96RebaseMode": "CORRECTED",
 }
 FIELD_ID = "parquet.field.id"
-_FOOTER_READERS = 8
+
+# With a scan for each subtask, bytes of row groups that several subtasks want are read again for each: up to this share, that is less
+# work than a shuffle of all rows.
+DIRECT_AT_MOST = 1.5
+DIRECT_SUBTASKS = 64  # a scan costs the driver some milliseconds
+FEW_RANGES = 8
 
 
 def read_state(
@@ -33,34 +42,112 @@ def read_state(
     storage: Storage,
     info: StateInfo,
     chunks: Sequence[Chunk],
-    paths: Mapping[FileId, tuple[str, int, str]],
+    files: Mapping[FileId, FileRow],
     *,
+    max_parallelism: int,
+    key_groups: range | None = None,
+    parallelism: int | None = None,
     verify: bool = True,
 ) -> "DataFrame":
-    """The rows of a state, without their key groups; every file was checked before it returns.
+    """The rows of a state, without their key groups; all that is read of its files was checked before it returns.
 
-    With `verify`, executors digest all bytes. Without, sizes, footers and row counts are checked, and damage inside a file may go unseen.
-    `paths` gives path, size in bytes and SHA-256 of each file that the chunks name.
+    With `key_groups`, the rows of these, of files and row groups that have any. With `parallelism`, so many partitions, each with the
+    rows of one subtask's key groups. With `verify`, executors digest all bytes that are read. Without, sizes, footers and row counts
+    are checked, and damage inside a file may go unseen. `files` gives path, size in bytes and SHA-256 of each file that the chunks name.
 
     Raises:
         DamagedFileError: a file is missing or is not what was committed; names it, with what was expected and found.
         CorruptionError: the chunks are not the whole state.
+        RefusedError: a part of a state without key columns is asked for.
+        UsageError: there are no such key groups, or more subtasks than key groups.
         FormatError: the state needs a newer Holdfast.
     """
-    from pyspark.sql.types import StructType
-
-    _require_readable(info, chunks, paths)
-    if info.schema is None:
-        msg = f"state {info.state!r} has no schema: it was not written as a DataFrame"
-        raise FormatError(msg)
-    files = {path: Digest(size_bytes=size_bytes, sha256=sha256) for path, size_bytes, sha256 in (paths[chunk.file_id] for chunk in chunks)}
+    require_readable(info, chunks, files, max_parallelism)
+    if key_groups is not None or parallelism is not None:
+        require_key_groups(info)
+    if key_groups is not None:
+        require_groups(key_groups, max_parallelism)
+    if parallelism is not None:
+        require_parallelism(parallelism, max_parallelism)
+    plan = plan_reading(chunks, files, max_parallelism, key_groups)
+    sizes = {path: size_bytes for path, size_bytes, _ in files.values()}
     if verify:
-        _require_digests(spark, storage, files)
+        require_digests(spark, storage, plan.parts, sizes)
     else:
-        _require_footers(storage, {paths[chunk.file_id][0]: chunk for chunk in chunks})
-    # Only the user's columns are asked for: `_key_group` stays in the files.
-    schema = StructType.fromJson(_without_field_ids(json.loads(info.schema)))
-    return spark.read.schema(schema).options(**READ_OPTIONS).parquet(*(spark_pattern(storage, path) for path in files))
+        require_footers(storage, plan.parts, sizes)
+    reader = _Reader(spark, storage, info)
+    if parallelism is None:
+        return reader.rows(plan)
+    groups = range(max_parallelism) if key_groups is None else key_groups
+    subtasks = [_common(groups, groups_of(i, parallelism, max_parallelism)) for i in range(parallelism)]
+    plans = [plan_reading(chunks, files, max_parallelism, wanted) for wanted in subtasks] if parallelism <= DIRECT_SUBTASKS else []
+    if plans and not plan.has_changes and sum(each.size_bytes for each in plans) <= DIRECT_AT_MOST * plan.size_bytes:
+        return reader.rows_of_each(plans)
+    return by_subtask(reader.rows(plan, with_group=True), parallelism, max_parallelism).drop(KEY_GROUP_COLUMN)
+
+
+def _common(one: range, other: range) -> range:
+    start = max(one.start, other.start)
+    return range(start, max(start, min(one.stop, other.stop)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Makes DataFrames of the files of one state."""
+
+    spark: "SparkSession"
+    storage: Storage
+    info: StateInfo
+
+    def rows(self, plan: ReadPlan, *, with_group: bool = False) -> "DataFrame":
+        """The user's columns; last, if wanted, the key group."""
+        schema = self._schema()
+        base = self._scans(plan.base, schema, with_group=with_group)
+        if not plan.has_changes:
+            return base
+        keys = type(schema)([schema[name] for name in self.info.key_columns])
+        layered = Layered(
+            key_columns=self.info.key_columns,
+            base=base,
+            upserts=[(scan.layer, self._scan(scan, schema, with_group=with_group)) for scan in plan.upserts],
+            changed=[(scan.layer, self._scan(scan, keys)) for scan in (*plan.upserts, *plan.deletes)],
+            changed_rows=plan.change_rows,
+            changed_bytes=plan.change_bytes,
+        )
+        return merged(layered)
+
+    def rows_of_each(self, plans: Sequence[ReadPlan]) -> "DataFrame":
+        """As `rows`, with a partition for each plan, in their order, and no shuffle."""
+        partitions = [self.rows(plan).coalesce(1) for plan in plans]
+        # Spark takes a union of single partitions for a single partition, unless something else is among them: no files have no partition.
+        partitions.append(self._scans((), self._schema()))
+        return reduce(lambda left, right: left.unionAll(right), partitions)
+
+    def _scans(self, scans: Sequence[Scan], schema: "StructType", *, with_group: bool = False) -> "DataFrame":
+        frames = [self._scan(scan, schema, with_group=with_group) for scan in scans or [Scan(layer=0, paths=())]]
+        return reduce(lambda left, right: left.unionAll(right), frames)
+
+    def _scan(self, scan: Scan, schema: "StructType", *, with_group: bool = False) -> "DataFrame":
+        """Only the columns that are asked for are read."""
+        asked = schema if scan.groups is None and not with_group else type(schema)([*schema.fields]).add(KEY_GROUP_COLUMN, "int")
+        paths = (spark_pattern(self.storage, path) for path in scan.paths)
+        frame = self.spark.read.schema(asked).options(**READ_OPTIONS).parquet(*paths)
+        if scan.groups is not None:
+            frame = frame.where(_within(scan.groups))
+        return frame if with_group else frame.drop(KEY_GROUP_COLUMN)
+
+    def _schema(self) -> "StructType":
+        from pyspark.sql.types import StructType
+
+        assert self.info.schema is not None
+        return StructType.fromJson(_without_field_ids(json.loads(self.info.schema)))
+
+
+def _within(groups: Sequence[range]) -> str:
+    """As SQL: Spark's reader leaves out the row groups whose statistics exclude it."""
+    if len(groups) <= FEW_RANGES:
+        return " OR ".join(f"{KEY_GROUP_COLUMN} BETWEEN {group.start} AND {group.stop - 1}" for group in groups) or "false"
+    return f"{KEY_GROUP_COLUMN} IN ({', '.join(str(group) for each in groups for group in each)})"
 
 
 def _without_field_ids(schema: Any) -> Any:
@@ -70,64 +157,3 @@ def _without_field_ids(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {name: _without_field_ids(value) for name, value in schema.items() if name != FIELD_ID}
     return schema
-
-
-def _require_readable(info: StateInfo, chunks: Sequence[Chunk], paths: Mapping[FileId, tuple[str, int, str]]) -> None:
-    where = f"state {info.state!r} of operator {info.operator!r}"
-    if info.format != PARQUET:
-        msg = f"{where} is kept as {info.format!r}, not as a DataFrame: read its bytes"
-        raise UsageError(msg)
-    if len({chunk.layer for chunk in chunks}) > 1 or any(chunk.role is not Role.BASE for chunk in chunks):
-        msg = f"{where} has change sets above its base, which this version cannot merge: read it with a newer Holdfast"
-        raise FormatError(msg)
-    unknown = [chunk.file_id for chunk in chunks if chunk.file_id not in paths]
-    if unknown:
-        msg = f"{where}: its file {unknown[0]} has no file row: the content of the checkpoint is incomplete"
-        raise CorruptionError(msg)
-    if any((chunk.offset_bytes, chunk.length_bytes) != (0, paths[chunk.file_id][1]) for chunk in chunks):
-        msg = f"{where} has chunks within larger files, which this version cannot read: read it with a newer Holdfast"
-        raise FormatError(msg)
-    found = sum(chunk.rows or 0 for chunk in chunks)
-    if info.rows is not None and info.rows != found:
-        msg = f"{where} has {info.rows} rows, and its {len(chunks)} chunks have {found}: the content of the checkpoint is incomplete"
-        raise CorruptionError(msg)
-
-
-def _require_digests(spark: "SparkSession", storage: Storage, files: Mapping[str, Digest]) -> None:
-    reports = digests(spark, storage, [StoredObject(path=path, size_bytes=digest.size_bytes) for path, digest in files.items()])
-    _refuse(storage, [problem for report in reports for problem in _digest_problems(report, files[report.path])])
-
-
-def _digest_problems(report: FileReport, expected: Digest) -> Iterator[str]:
-    wanted = f"expected {expected.size_bytes} bytes with SHA-256 {expected.sha256}"
-    if report.size_bytes is None:
-        yield f"{report.path} is missing: {wanted}"
-    elif (report.size_bytes, report.sha256) != (expected.size_bytes, expected.sha256):
-        yield f"{report.path} is damaged: {wanted}, found {report.size_bytes} bytes with SHA-256 {report.sha256}"
-
-
-def _require_footers(storage: Storage, chunks: Mapping[str, Chunk]) -> None:
-    """Footers are small and few: threads of the driver read them in less time than a job takes to start."""
-    with ThreadPoolExecutor(_FOOTER_READERS) as readers:
-        problems = readers.map(lambda item: _footer_problem(storage, *item), chunks.items())
-        _refuse(storage, [problem for problem in problems if problem])
-
-
-def _footer_problem(storage: Storage, path: str, chunk: Chunk) -> str | None:
-    try:
-        size_bytes = storage.size(path)
-        if size_bytes != chunk.length_bytes:
-            return f"{path} is damaged: expected {chunk.length_bytes} bytes, found {size_bytes}"
-        rows = footer_of(storage, path).num_rows
-    except FileNotFoundError:
-        return f"{path} is missing: expected {chunk.length_bytes} bytes"
-    except (pa.ArrowException, OSError) as error:  # pyarrow tells damage of the thrift as OSError
-        return f"{path} is damaged: expected a Parquet footer, found none ({error})"
-    return f"{path} is damaged: expected {chunk.rows} rows, found {rows}" if rows != chunk.rows else None
-
-
-def _refuse(storage: Storage, problems: Sequence[str]) -> None:
-    if problems:
-        more = f" ({len(problems) - 1} more files of this state are damaged)" if problems[1:] else ""
-        msg = f"{problems[0]}{more}, in {storage.address}: nothing was read; bring the file back from a copy, or read another checkpoint"
-        raise DamagedFileError(msg)

@@ -26,11 +26,10 @@ def register_views(spark: "SparkSession", ledger_address: str, *, version: int |
 def _facts(spark: "SparkSession", ledger_address: str, version: int | None) -> "DataFrame":
     from pyspark.errors import PySparkException
 
-    reader = spark.read.format("delta")
-    if version is not None:
-        reader = reader.option("versionAsOf", version)
     try:
-        return reader.load(ledger_address)
+        # A view without a version follows the table, each of its readings for itself: one query of it could see two ledgers.
+        at = _newest_version(spark, ledger_address) if version is None else version
+        return spark.read.format("delta").option("versionAsOf", at).load(ledger_address)
     except PySparkException as error:
         condition = error.getCondition() or ""
         if "DATA_SOURCE_NOT_FOUND" in condition:
@@ -41,3 +40,12 @@ def _facts(spark: "SparkSession", ledger_address: str, version: int | None) -> "
             raise UsageError(msg) from error
         msg = f"the ledger {ledger_address} cannot be read: {error}; nothing was changed: open the catalog to have its log examined"
         raise DamagedLedgerError(msg) from error
+
+
+def _newest_version(spark: "SparkSession", ledger_address: str) -> int:
+    from delta import DeltaTable
+
+    spark.read.format("delta").load(ledger_address)  # tells a session without Delta Lake from a ledger that is not there
+    newest = DeltaTable.forPath(spark, ledger_address).history(1).select("version").first()
+    assert newest is not None  # a table has a version 0
+    return int(newest[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import AttemptToken, CheckpointMetaData, JobId
+from holdfast.catalog.types import AttemptToken, CheckpointMetaData, JobId, Role
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.catalog.types import Ack
 
 KEY_GROUP_COLUMN = "_key_group"
+SAVEPOINT_ROW_GROUP_BYTES = 4 * 1024 * 1024  # in memory: a savepoint is read by key group, and a row group is the least that is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class UploadContext:
 
     `call` numbers the write calls of the attempt from 0: together with the attempt's token it names what the call writes,
     and `file_id` of the i-th file (in the order of paths) is `<attempt>-<call>-<i>`.
+    `directory`, relative to `storage`, is where all files of the call go; None: the job's own place for them.
     """
 
     storage: Storage
@@ -35,13 +37,17 @@ class UploadContext:
     layer: int
     key_columns: tuple[str, ...]
     max_parallelism: int
+    role: Role = Role.BASE
+    directory: str | None = None
 
 
 class Vehicle(Protocol):
-    """A way to bring a DataFrame's rows into the catalog as the full (base) state of one operator and name."""
+    """A way to bring a DataFrame's rows into the catalog, as the full state of one operator and name or as a part of a change set."""
 
     def write(self, df: "DataFrame", context: UploadContext) -> "list[Ack]":
         """Upload every row once, with its key group in `_key_group`; returns the acks of exactly the winning files.
 
+        Each row group is a chunk; what follows the last one of several is a chunk too, of role FOOTER.
+        Of a savepoint with key columns the rows lie by key group, in small row groups, so that few are read for few groups.
         Runs the DataFrame's plan once. Nothing is returned unless the rows in the files equal an independent count of the same action.
         """

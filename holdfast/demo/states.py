@@ -39,8 +39,8 @@ def read_year(spark: "SparkSession", directory: Path) -> "DataFrame":
     return spark.read.parquet(str(directory / "week-*.parquet"))
 
 
-def aggregate(flights: "DataFrame", state: StateOf) -> "DataFrame":
-    """The state that these flights alone would give. Flights without a tail number belong to no aircraft."""
+def aggregate(flights: "DataFrame", state: StateOf, more: "Mapping[str, Column] | None" = None) -> "DataFrame":
+    """The state that these flights alone would give, and `more` of them. Flights without a tail number belong to no aircraft."""
     from pyspark.sql import functions as sf
 
     sums: dict[str, Column] = {
@@ -53,7 +53,7 @@ def aggregate(flights: "DataFrame", state: StateOf) -> "DataFrame":
         # The whole struct decides, so that of two flights of one hour the same one is the last, in whatever order they come.
         sums["last_seen"] = sf.max(sf.struct("hour_utc", "minute", "carrier", "flight", sf.col("dest").alias("airport")))
     keyed = flights.where(" and ".join(f"{name} is not null" for name in state.key))
-    return _aggregated(keyed, state, sums)
+    return _aggregated(keyed, state, {**sums, **(more or {})})
 
 
 def add(kept: "DataFrame", news: "DataFrame", state: StateOf) -> "DataFrame":
@@ -67,10 +67,17 @@ def add(kept: "DataFrame", news: "DataFrame", state: StateOf) -> "DataFrame":
 
 
 def with_mean_delay(kept: "DataFrame") -> "DataFrame":
-    """The state as an analyst wants it: the mean is derived where it is read."""
+    """The state as an analyst wants it: the mean is derived where it is read, and null where nothing arrived."""
     from pyspark.sql import functions as sf
 
-    return kept.withColumn("mean_delay", sf.expr("delay_minutes / arrivals"))
+    return kept.withColumn("mean_delay", sf.try_divide("delay_minutes", "arrivals"))
+
+
+def plain_aggregation(flights: "DataFrame", state: StateOf) -> "DataFrame":
+    """What `with_mean_delay` of the state of these flights must be, with the mean that Spark itself computes."""
+    from pyspark.sql import functions as sf
+
+    return aggregate(flights, state, {"mean_delay": sf.avg("arr_delay")})
 
 
 def count_differences(ours: "DataFrame", plain: "DataFrame") -> Mapping[str, int]:

@@ -24,6 +24,17 @@ DELETION = "deletion"
 FAR_AWAY_S = 3600
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedKill:
+    """Where to kill the driver, and in which week: during a deletion in that one or later, for a vacuum takes its time."""
+
+    place: str
+    week: int
+
+
+KILLS = (PlannedKill(place=UPLOAD, week=9), PlannedKill(place=COMMIT, week=22), PlannedKill(place=DELETION, week=37))
+
+
 @dataclass(frozen=True, slots=True)
 class Stops:
     """The places of one demo, as files of a directory that all its processes see. Picklable."""

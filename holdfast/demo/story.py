@@ -4,7 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.catalog.errors import UsageError
@@ -13,7 +13,7 @@ from holdfast.demo.cleaner import ENOUGH
 from holdfast.demo.flights import WEEKS, write_weeks
 from holdfast.demo.places import Places
 from holdfast.demo.processes import Child, ChildFailedError, Event
-from holdfast.demo.stops import COMMIT, DELETION, UPLOAD
+from holdfast.demo.stops import DELETION, KILLS, PlannedKill, Stops
 from holdfast.facade import open_catalog
 
 MARK = ".holdfast-demo"  # in the demo's directory: what has it may be replaced by the next run
@@ -21,17 +21,6 @@ LOOK_EVERY_S = 0.05
 TIMEOUT_S = 600
 
 Progress = Callable[[int, str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedKill:
-    """Where to kill the driver, and in which week at the earliest."""
-
-    place: str
-    week: int
-
-
-KILLS = (PlannedKill(place=UPLOAD, week=9), PlannedKill(place=COMMIT, week=22), PlannedKill(place=DELETION, week=37))
 
 
 def run_demo(directory: Path, *, weeks: int = WEEKS, kills: tuple[PlannedKill, ...] = KILLS, progress: Progress | None = None) -> Result:
@@ -68,6 +57,21 @@ def prepare_directory(directory: Path) -> Path:
     root.mkdir(parents=True)
     (root / MARK).touch()
     return root
+
+
+def wait_until_reached(stops: Stops, place: str, driver: Child, cleaner: Child, timeout_s: float = TIMEOUT_S) -> None:
+    """Until somebody stops at the place. Raises ChildFailedError where nobody will: a child ended, or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while not stops.is_reached(place):
+        for child in (driver, cleaner):
+            child.require_well()
+        if not driver.is_running:
+            msg = f"the driver ended before anything stopped at {place}"
+            raise ChildFailedError(msg)
+        if time.monotonic() > deadline:
+            msg = f"nothing stopped at {place} within {timeout_s:g} s: the job hangs, or this machine is too slow for the demo"
+            raise ChildFailedError(msg)
+        time.sleep(LOOK_EVERY_S)
 
 
 class Story:
@@ -110,13 +114,7 @@ class Story:
         """Run the driver to the place and kill it there, with the vacuum if that one stopped; returns the cleaner that runs now."""
         driver = self._start_driver(["--stop", kill.place, "--in-week", str(kill.week)])
         try:
-            while not self.places.stops.is_reached(kill.place):
-                for child in (driver, cleaner):
-                    child.require_well()
-                if not driver.is_running:
-                    msg = f"the driver ended before anything stopped at {kill.place}"
-                    raise ChildFailedError(msg)
-                time.sleep(LOOK_EVERY_S)
+            wait_until_reached(self.places.stops, kill.place, driver, cleaner)
         finally:
             processes = driver.kill()
         self.places.stops.disarm(kill.place)
@@ -158,6 +156,7 @@ class Story:
             case "compared":
                 self.result.compared.append({key: value for key, value in event.items() if key != "event"})
             case "counted":
-                self.result.counted_flights = event["flights"]
+                self.result.counted_flights, self.result.plain_flights = event["flights"], event["plain_flights"]
+                self.result.last_week = event["week"]
             case "spark_sql":
                 self.result.spark_costs = event["rows"]

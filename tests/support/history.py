@@ -106,7 +106,7 @@ def history() -> list[tuple[int, list[f.Fact]]]:
         ]),
         (11, [
             f.Started(job_id=J, seq=11, epoch=2, parent_job_id=J, parent_checkpoint_id=2),
-            ended(11, "a5", Status.ABORTED, "epoch 2 started"), file(11, "a5-0"), file(11, "o6-0", scope=Scope.TASKOWNED, owner="wal"),
+            ended(11, "a5", Status.ABORTED, "epoch 2 started"), file(11, "a5-0"), file(11, "a5-1"), file(11, "o6-0", scope=Scope.TASKOWNED, owner="wal"),
         ]),
         (12, [f.JobRegistered(job_id=K, seq=1, job="ports", max_parallelism=64)]),
         (13, [f.Started(job_id=K, seq=2, epoch=1, parent_job_id=J, parent_checkpoint_id=2), opened(2, "b1", 1, 2, job=K)]),

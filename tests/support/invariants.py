@@ -251,12 +251,16 @@ def i8_manifests_agree(evidence: Evidence, references: References) -> None:
         assert hashlib.sha256(data).hexdigest() == fact.sha256, f"{where}: {fact.path} is not the manifest that was committed"
         manifest = _decoded(data, fact.path)
         assert (manifest.job_id, manifest.checkpoint_id, manifest.attempt) == (job_id, number, fact.attempt), f"{where}: of another attempt"
-        assert content_of(references, job_id, seq, line) == frozenset(_plain(chunk) for chunk in manifest.chunks), f"{where}: handles differ"
+        assert content_of(references, job_id, seq, line) == frozenset(_plain(chunk) for chunk in manifest.chunks), (
+            f"{where}: handles differ"
+        )
         within = f"{paths.parent(fact.path)}/" if line else ""  # a savepoint's paths begin in its own directory
         for chunk in manifest.chunks:
             if chunk.inline is None:
                 row, file = references.files[chunk.file_id], manifest.files[chunk.file_id]
-                assert (row.path, row.size_bytes, row.sha256) == (within + file.path, file.size_bytes, file.sha256), f"{where}: {file.path} differs"
+                assert (row.path, row.size_bytes, row.sha256) == (within + file.path, file.size_bytes, file.sha256), (
+                    f"{where}: {file.path} differs"
+                )
 
 
 def i8_content_never_changes(version: int, references: References, contents: dict[tuple[JobId, int], Content]) -> None:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose, Status
 from holdfast.compaction.vacuum import VacuumPlan
+from holdfast.writers.beginnings import Mode
 from holdfast.writers.coordinator import Coordinator
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.world import JOB, Process, State, World, foreign_file, late_upload, write_states
 
+OTHER_JOB = "what-if"
 BIG = b"x" * 20_001  # of bytes: a file of its own
 
 FIRST: dict[str, State] = {"planes": [b"p1", b"p2"], "routes": [b"r1"], "offsets": b"1", "model": BIG}
@@ -191,10 +193,55 @@ def register_and_start() -> Scene:
     return scene
 
 
+def savepoint() -> Scene:
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    scene.act = lambda: scene.actor.savepoint(4, "mine")
+    return scene
+
+
+def dispose() -> Scene:
+    scene = used_catalog()
+    number = scene.world.process().savepoint(4, "mine")
+    scene.actor = scene.world.process()
+    scene.act = lambda: scene.actor.drop(number)
+    return scene
+
+
+def fork() -> Scene:
+    return _other_job("fork")
+
+
+def no_claim() -> Scene:
+    return _other_job("no-claim")
+
+
+def claim() -> Scene:
+    return _other_job("claim")
+
+
+def _other_job(mode: Mode) -> Scene:
+    """Starts from the head of the first job, writes its own first checkpoint, and stays open."""
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    kept = {name: data for name, data in scene.world.states_of(4).items() if name != "offsets"}
+
+    def act() -> None:
+        coordinator = scene.actor.coordinate_from(4, OTHER_JOB, mode, retention=KeepLast(2))
+        scene.actor.checkpoint(coordinator, {"offsets": b"what if"})
+        head = scene.world.job(OTHER_JOB).head
+        assert head is not None
+        assert scene.world.states_of(head, OTHER_JOB) == {**kept, "offsets": b"what if"}
+
+    scene.act = act
+    return scene
+
+
 SCENES: dict[str, Callable[[], Scene]] = {
     scene.__name__: scene
     for scene in (
         first_checkpoint, later_checkpoint, checkpoint_after_others, abort, close, vacuum, scrub, drop, hold, unhold, kill, restore, start, register_and_start,
+        savepoint, dispose, fork, no_claim, claim,
     )
 }  # fmt: skip
 
@@ -218,7 +265,12 @@ def resume(world: World) -> int:
     assert (latest.checkpoint_id if latest else 0) >= acknowledged, "the job goes on from before what was acknowledged"
     number = process.checkpoint(coordinator, {"offsets": b"resumed", "airports": [b"a9"]})
     coordinator.close()
-    process.kill_all(Purpose.READ)
+    for name in set(world.references().state.names) - {JOB}:
+        # One that died before its first commit pinned nothing any more: what it began with may be gone.
+        start = "head" if world.job(name).head is not None else "nothing"
+        process.coordinate(name, retention=KeepAll(), start=start).close()
+    for purpose in (Purpose.READ, Purpose.SAVEPOINT):
+        process.kill_all(purpose)
     for held, name in sorted(world.job().holds):
         process.unhold(held, name)
         process.drop(held)

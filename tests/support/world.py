@@ -27,6 +27,7 @@ from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import (
     Ack,
     AttemptToken,
+    ChainLimit,
     CheckpointId,
     CheckpointMetrics,
     Chunk,
@@ -42,10 +43,14 @@ from holdfast.catalog.types import (
 )
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
+from holdfast.writers.beginnings import Beginning, Mode, beginning, live_source
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.registration import begin_with, register_job
+from holdfast.writers.copying import Mapped
+from holdfast.writers.increments import ParentState, Written, in_full, on_parent
+from holdfast.writers.registration import register_job
 from holdfast.writers.restore import Checkpoint, load_committed
+from holdfast.writers.savepoints import SavepointWriter
 from holdfast.writers.upload import UploadContext
 from tests.support.faults import Faults
 from tests.support.faulty_ledger import FaultyLedger
@@ -87,23 +92,51 @@ class FakeStateWriter:
     """Uploads a "DataFrame", which is a list of bytes, a file for each, as the native vehicle does: in a directory of the write call."""
 
     def write(self, df: Any, context: UploadContext) -> tuple[list[Ack], StateInfo]:
+        ack = self._upload(df, context)
+        info = StateInfo(
+            operator=context.operator,
+            state=context.state,
+            format="parquet",
+            key_columns=context.key_columns,
+            rows=ack.metrics.rows,
+            total_bytes=ack.metrics.bytes_written,
+        )
+        return [ack], info
+
+    def write_changed_groups(self, df: Any, context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+        """Here all groups have always changed."""
+        return in_full(*self.write(df, context))
+
+    def write_changes(
+        self, upserts: Any, deletes: Any, context: UploadContext, parent: ParentState | None, limit: ChainLimit
+    ) -> Written | None:
+        """Upserts are bytes that the state's get at their end; there are no deletes."""
+        if parent is None:
+            return in_full(*self.write(upserts, context))
+        ack = self._upload(upserts, replace(context, role=Role.UPSERTS))
+        return on_parent(parent, [ack], replace(parent.info, rows=None))
+
+    def _upload(self, df: Any, context: UploadContext) -> Ack:
         parts: list[bytes] = [df] if isinstance(df, bytes) else list(df)
         number, token = context.metadata.checkpoint_id, context.attempt
-        directory = paths.native_directory(context.job_id, number, token, context.call)
+        scope = Scope.EXCLUSIVE if context.metadata.is_savepoint else Scope.SHARED
+        directory = f"{context.directory}/{context.call}"
+        if context.directory is None:
+            directory = paths.native_directory(context.job_id, number, token, context.call)
         for i, part in enumerate(parts):
             context.storage.create(f"{directory}/part-{i:05d}.parquet", part)
         files, chunks = [], []
         for i in range(len(parts)):
             path = f"{directory}/part-{i:05d}.parquet"
             found, file_id = context.storage.digest(path), paths.file_id(token, context.call, i)
-            files.append(StoredFile(file_id=file_id, path=path, size_bytes=found.size_bytes, sha256=found.sha256, scope=Scope.SHARED))
+            files.append(StoredFile(file_id=file_id, path=path, size_bytes=found.size_bytes, sha256=found.sha256, scope=scope))
             chunks.append(
                 Chunk(
                     operator=context.operator,
                     state=context.state,
                     file_id=file_id,
-                    scope=Scope.SHARED,
-                    role=Role.BASE,
+                    scope=scope,
+                    role=context.role,
                     layer=context.layer,
                     offset_bytes=0,
                     length_bytes=found.size_bytes,
@@ -112,7 +145,7 @@ class FakeStateWriter:
                 )
             )
         size_bytes = sum(file.size_bytes for file in files)
-        ack = Ack(
+        return Ack(
             checkpoint_id=number,
             attempt=token,
             operator=context.operator,
@@ -122,15 +155,6 @@ class FakeStateWriter:
             chunks=tuple(chunks),
             metrics=CheckpointMetrics(bytes_written=size_bytes, rows=len(parts)),
         )
-        info = StateInfo(
-            operator=context.operator,
-            state=context.state,
-            format="parquet",
-            key_columns=context.key_columns,
-            rows=len(parts),
-            total_bytes=size_bytes,
-        )
-        return [ack], info
 
 
 class RecordingStorage:
@@ -253,6 +277,17 @@ class Process:
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     def coordinate(self, job: str = JOB, *, retention: Retention = KEEP_ONE, start: str | int = "head") -> Coordinator:
+        return self._coordinator(job, retention, beginning(start, None, Mapped(), job, self.storage, self.transactor))
+
+    def coordinate_from(self, number: int, job: str, mode: Mode, *, retention: Retention = KEEP_ONE) -> Coordinator:
+        """Another job that starts from a checkpoint of the first one (what `beginning` makes of a path, which memory has not)."""
+        ref = self.ref(number)
+        if mode == "no-claim":
+            source = live_source(self.storage, self.transactor, ref, self.transactor.known().checkpoint(ref).fact)
+            return self._coordinator(job, retention, Beginning(find=lambda _: ref, copy=True, source=source))
+        return self._coordinator(job, retention, Beginning(find=lambda _: ref, claim=mode == "claim"))
+
+    def _coordinator(self, job: str, retention: Retention, begin: Beginning) -> Coordinator:
         job_id = self.register(job)
         return Coordinator(
             transactor=Transactor(self.handle(), self.environment),
@@ -261,8 +296,19 @@ class Process:
             state_writer=FakeStateWriter(),
             job_id=job_id,
             retention=retention,
-            begin=begin_with(start, job_id, self.storage),
+            beginning=begin,
         )
+
+    def savepoint(self, number: int, name: str, job: str = JOB) -> CheckpointId:
+        """A savepoint of a checkpoint; returns its id."""
+        writer = SavepointWriter(
+            transactor=self.transactor,
+            storage=self.storage,
+            environment=self.environment,
+            state_writer=FakeStateWriter(),
+            read_state=_parts,
+        )
+        return writer.take(self.ref(number, job), name, None).checkpoint_id
 
     def register(self, job: str = JOB) -> JobId:
         """The id of the job of this name, which is registered if it is new."""
@@ -274,7 +320,7 @@ class Process:
         expected = read_states(latest.manifest, self.world.objects) if latest else {}
         with coordinator.checkpoint(progress) as writer:
             write_states(writer, states)
-            if writer._parent_ref != (Ref(coordinator.job_id, latest.checkpoint_id) if latest else None):
+            if writer._parent_ref != (Ref(latest.manifest.job_id, latest.checkpoint_id) if latest else None):
                 raise AssertionError("the attempt is not on the checkpoint that latest() showed")
         expected |= {name: b"".join(state) if isinstance(state, list) else state for name, state in states.items() if state is not None}
         kept = {name: data for name, data in expected.items() if states.get(name, b"") is not None}
@@ -373,6 +419,11 @@ class Process:
 
     def scrub(self, plan: ScrubPlan | None = None) -> ScrubReport:
         return run_scrub(self.plan_scrub() if plan is None else plan, self.transactor, self.storage, self.environment)
+
+
+def _parts(source: Checkpoint, info: StateInfo) -> list[bytes]:
+    """What `FakeStateWriter` takes, of a state that it wrote."""
+    return [source.storage.read(source.manifest.files[chunk.file_id].path) for chunk in source.manifest.chunks_of(info)]
 
 
 def write_states(writer: CheckpointWriter, states: Mapping[str, State]) -> None:

@@ -1,0 +1,58 @@
+"""A reader's process, and whether it has died."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import holdfast
+from holdfast.catalog.processes import has_died, this_process
+
+READ_AND_DIE = """
+import os, sys, holdfast
+catalog = holdfast.open(sys.argv[1])
+catalog.checkpoint("flights")
+os._exit(9)
+"""
+
+
+def test_this_process_lives_and_an_ended_one_has_died() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "from holdfast.catalog.processes import this_process; print(this_process())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert not has_died(this_process())
+    assert has_died(ended)
+
+
+def test_an_id_that_came_again_is_another_process() -> None:
+    host, pid, start = this_process().split(":")
+    if start != "0":
+        assert has_died(f"{host}:{pid}:{int(start) + 1}")
+    assert not has_died(f"{host}:{pid}:0")
+
+
+def test_of_another_host_and_of_what_is_no_process_nobody_can_tell() -> None:
+    assert not has_died("elsewhere:999999999:1")
+    assert not has_died("nonsense")
+    assert not has_died(f"{socket.gethostname()}:pid:1")
+    assert not has_died(f"{socket.gethostname()}:{os.getpid()}:0")
+
+
+def test_readers_that_died_are_found_and_ended_and_the_living_are_left(tmp_path) -> None:
+    with holdfast.open(tmp_path / "catalog", create=True) as catalog:
+        with catalog.coordinate("flights") as job, job.checkpoint() as checkpoint:
+            checkpoint.write_bytes("offsets", b"1")
+        done = subprocess.run([sys.executable, "-c", READ_AND_DIE, catalog.address], capture_output=True, text=True, check=False)
+        assert done.returncode == 9, done.stderr
+        catalog.checkpoint("flights")
+        with catalog.duckdb() as connection:
+            readers = connection.execute("select attempt, checkpoint_id, process from readers").fetchall()
+        assert [n for _, n, _ in readers] == [1, 1]
+        dead = [attempt for attempt, _, process in readers if process != this_process()]
+        assert catalog.end_dead_readers() == dead
+        with catalog.duckdb() as connection:
+            assert connection.execute("select process from readers").fetchall() == [(this_process(),)]
+        assert catalog.end_dead_readers() == []

@@ -1,0 +1,138 @@
+"""What a coordinator begins with: its head, nothing, a rollback, a savepoint, or a checkpoint of another job or catalog.
+
+A job's own checkpoint, and one that is forked, is a beginning that the job's line refers to. Everything else is a source that is copied
+whole, into a first checkpoint that is committed before the coordinator is handed out: then nothing needs the source any more.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+from holdfast.catalog import lifecycle, paths
+from holdfast.catalog.errors import AddressError, DamagedFileError, NotFoundError, RefusedError, UsageError
+from holdfast.catalog.facts import CheckpointCommitted
+from holdfast.catalog.state import CatalogState, JobState, Ref
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import CheckpointId
+from holdfast.writers.copying import Mapped
+from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
+from holdfast.writers.savepoints import savepoint_at
+
+Start = int | str | os.PathLike[str] | Checkpoint  # "head", "nothing", a number, a checkpoint, or the path of one or of a savepoint
+Mode = Literal["fork", "no-claim", "claim"]
+Find = Callable[[CatalogState], Ref | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """`find` says which checkpoint the line goes on from, decided against the state that the start is committed on.
+
+    With `copy`, that checkpoint (or the savepoint `source`) is copied whole, and `find` only pins it meanwhile.
+    """
+
+    find: Find = lambda _: None
+    copy: bool = False
+    source: Checkpoint | None = None
+    mapped: Mapped = field(default_factory=Mapped)
+    claim: bool = False
+    max_parallelism: int | None = None  # of what another job or catalog wrote
+
+
+def beginning(start: Start, mode: Mode | None, mapped: Mapped, name: str, storage: Storage, transactor: Transactor) -> Beginning:
+    """What `coordinate(name, start=..., mode=...)` begins with.
+
+    Raises:
+        AddressError: a path that is no checkpoint's and no savepoint's directory.
+        NotFoundError: there is no such checkpoint.
+        RefusedError: the mode does not go with the start; the message says which does.
+    """
+    if mode not in (None, "fork", "no-claim", "claim"):
+        msg = f"mode={mode!r} is none: give 'fork', 'no-claim' or 'claim'"
+        raise UsageError(msg)
+    if isinstance(start, bool) or not isinstance(start, int | str | os.PathLike | Checkpoint):
+        msg = f"job {name!r} cannot start from {start!r}: give 'head', 'nothing', a checkpoint, its number or path, or a savepoint's path"
+        raise UsageError(msg)
+    if isinstance(start, Checkpoint):
+        start = start.path
+    if start in ("head", "nothing") or isinstance(start, int):
+        if mode is not None:
+            msg = f"mode={mode!r} goes with a checkpoint of another job: give it as start, by its path or as catalog.checkpoint(job, n)"
+            raise RefusedError(msg)
+        return Beginning(find=_own(start, name), mapped=mapped)
+    try:
+        address = paths.parse_checkpoint_directory(start)
+    except AddressError:
+        return _copied(_savepoint(os.fspath(start)), mapped)
+    if os.path.realpath(open_storage(address.root).address) != os.path.realpath(storage.address):
+        return _copied(open_manifest_at(address), mapped)
+    return _of_this_catalog(Ref(address.job_id, address.checkpoint_id), mode, mapped, name, storage, transactor)
+
+
+def open_manifest_at(address: paths.CheckpointAddress) -> Checkpoint:
+    """A checkpoint by its manifest alone. Raises DamagedFileError."""
+    storage = open_storage(address.root)
+    return Checkpoint(load_manifest(storage, paths.manifest_path(address.job_id, address.checkpoint_id)), storage)
+
+
+def _own(start: Start, name: str) -> Find:
+    def find(state: CatalogState) -> Ref | None:
+        if start == "nothing":
+            return None
+        job = state.job_named(name)
+        return job.begin if start == "head" else Ref(job.job_id, CheckpointId(int(start)))  # type: ignore[arg-type]
+
+    return find
+
+
+def _of_this_catalog(ref: Ref, mode: Mode | None, mapped: Mapped, name: str, storage: Storage, transactor: Transactor) -> Beginning:
+    row = transactor.look(lambda state: state.checkpoint(ref))
+    source = partial(live_source, storage, transactor, ref, row.fact)
+    owner: JobState = transactor.look(lambda state: state.job(ref.job_id))
+    if row.fact.is_savepoint:
+        return replace(_copied(source(), mapped), find=lambda _: ref)
+    if owner.name == name:
+        if mode is not None:
+            msg = f"checkpoint {ref.checkpoint_id} is of job {name!r} itself: leave mode={mode!r} out to roll back to it"
+            raise RefusedError(msg)
+        return Beginning(find=lambda _: ref, mapped=mapped)
+    if mode is None:
+        msg = (
+            f"checkpoint {ref.checkpoint_id} is of job {owner.name!r}, not of {name!r}: say how to start from it, with mode='fork' (shares "
+            "its files), 'no-claim' (copies them) or 'claim' (takes the job over)"
+        )
+        raise RefusedError(msg)
+    if mode == "no-claim":
+        return replace(_copied(source(), mapped), find=lambda _: ref)
+    if mapped.renamed:
+        msg = f"a state cannot be renamed in mode {mode!r}, which shares the files under their names: use 'no-claim', or a savepoint"
+        raise RefusedError(msg)
+    return Beginning(find=lambda _: ref, mapped=mapped, claim=mode == "claim", max_parallelism=owner.registered.max_parallelism)
+
+
+def live_source(storage: Storage, transactor: Transactor, ref: Ref, fact: CheckpointCommitted) -> Checkpoint:
+    """Raises RefusedError, not of damage, where the checkpoint was dropped and cleaned up meanwhile."""
+    try:
+        return open_committed(storage, fact)
+    except DamagedFileError:
+        transactor.look(lambda state: lifecycle.require_live(state, ref, "start from"))
+        raise
+
+
+def _copied(source: Checkpoint, mapped: Mapped) -> Beginning:
+    mapped.names_in(source)
+    return Beginning(copy=True, source=source, mapped=mapped, max_parallelism=source.manifest.max_parallelism)
+
+
+def _savepoint(path: str) -> Checkpoint:
+    try:
+        return savepoint_at(path)
+    except NotFoundError as error:
+        msg = (
+            f"{path!r} is neither the directory of a checkpoint (<catalog>/{paths.JOBS}/<job id>/chk-<n>) nor of a savepoint: "
+            "give one of them, or a checkpoint's number"
+        )
+        raise AddressError(msg) from error

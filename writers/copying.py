@@ -1,0 +1,120 @@
+"""Bringing another checkpoint's states into one that is being written, by copying their files: nothing of the source is used afterwards.
+
+For savepoints, which may be moved, for checkpoints of other catalogs, and for jobs that start in the mode no-claim.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from holdfast.catalog import paths
+from holdfast.catalog.errors import DamagedFileError, RefusedError
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Scope, StateInfo, StoredFile
+from holdfast.writers.restore import Checkpoint
+from holdfast.writers.upload import UploadContext
+
+COPY_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapped:
+    """Which states of a source come, and under which names.
+
+    `states` are those that the program has (None: whatever there is); a state of the source that is not among them is refused, unless
+    it is named in `allow_non_restored`. `renamed` says old name -> new name. A state that only the program has starts empty.
+    """
+
+    states: Collection[str] | None = None
+    allow_non_restored: Collection[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def names_in(self, source: Checkpoint) -> dict[str, str]:
+        """Old name -> new name of every state that comes.
+
+        Raises:
+            RefusedError: a state would be lost, or a name is no state of the source, or two states would get one name.
+        """
+        there = source.states
+        unknown = sorted({*self.renamed, *self.allow_non_restored} - {*there})
+        if unknown:
+            msg = f"{source!r} has no state {unknown[0]!r} that could be renamed or left: check the names"
+            raise RefusedError(msg)
+        names = {old: self.renamed.get(old, old) for old in there if old not in self.allow_non_restored}
+        lost = [old for old, new in names.items() if self.states is not None and new not in self.states]
+        if lost:
+            msg = (
+                f"{source!r} has state {lost[0]!r}, which the program does not have: rename it (renamed={{{lost[0]!r}: ...}}), "
+                f"or give it up by name (allow_non_restored=[{lost[0]!r}])"
+            )
+            raise RefusedError(msg)
+        if len({*names.values()}) < len(names):
+            msg = f"{source!r}: two states would get one name: {names}"
+            raise RefusedError(msg)
+        return names
+
+
+def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> tuple[list[Ack], StateInfo]:
+    """Copy every file of a state, verified by its digest on the way, and describe it under the context's name. Layers are kept.
+
+    Raises:
+        DamagedFileError: a file of the source is missing or is not what was committed.
+    """
+    scope = Scope.EXCLUSIVE if info.format == "bytes" else Scope.SHARED
+    files: dict[FileId, StoredFile] = {}
+    chunks: list[Chunk] = []
+    for number, chunk in enumerate(source.manifest.chunks_of(info)):
+        moved = replace(chunk, operator=context.operator, state=context.state, scope=scope)
+        if chunk.inline is not None:
+            chunks.append(replace(moved, file_id=paths.file_id(context.attempt, context.call, f"i{number}")))
+            continue
+        if chunk.file_id not in files:
+            files[chunk.file_id] = _copy_file(source, source.manifest.files[chunk.file_id], scope, len(files), context)
+        chunks.append(replace(moved, file_id=files[chunk.file_id].file_id))
+    ack = Ack(
+        checkpoint_id=context.metadata.checkpoint_id,
+        attempt=context.attempt,
+        operator=context.operator,
+        state=context.state,
+        subtask=None,
+        files=tuple(files.values()),
+        chunks=tuple(chunks),
+        metrics=CheckpointMetrics(bytes_written=sum(chunk.length_bytes for chunk in chunks), rows=info.rows),
+    )
+    return [ack], replace(info, operator=context.operator, state=context.state)
+
+
+def copy_object(source: Checkpoint, path: str, expected: tuple[int, str], target: Storage, target_path: str) -> None:
+    """Copy one file of a checkpoint, of this size and SHA-256. Raises DamagedFileError; then there is no copy."""
+    digest, size_bytes = hashlib.sha256(), 0
+    try:
+        with source.storage.open_stream(path) as data, target.create_stream(target_path) as copy:
+            while piece := data.read(COPY_BYTES):
+                digest.update(piece)
+                size_bytes += len(piece)
+                copy.write(piece)
+            if (size_bytes, digest.hexdigest()) != expected:
+                msg = f"{path} of {source!r} is damaged: it was not copied. Restore it from a copy, or use another checkpoint"
+                raise DamagedFileError(msg)
+    except FileNotFoundError as error:
+        msg = f"{path} of {source!r} is missing: it was not copied. Restore it from a copy, or use another checkpoint"
+        raise DamagedFileError(msg) from error
+
+
+def _copy_file(source: Checkpoint, file: StoredFile, scope: Scope, number: int, context: UploadContext) -> StoredFile:
+    path = _path(file, scope, number, context)
+    copy_object(source, file.path, (file.size_bytes, file.sha256), context.storage, path)
+    return StoredFile(
+        file_id=paths.file_id(context.attempt, context.call, number),
+        path=path,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        scope=scope,
+    )
+
+
+def _path(file: StoredFile, scope: Scope, number: int, context: UploadContext) -> str:
+    task, extension = f"{context.call}_copy{number}", file.path.rpartition(".")[2]
+    if scope is Scope.EXCLUSIVE:
+        return paths.exclusive_file(context.job_id, context.metadata.checkpoint_id, context.attempt, task, extension)
+    return paths.streamed_file(context.job_id, context.metadata.checkpoint_id, context.attempt, task, 0)

@@ -1,0 +1,131 @@
+"""A state read by DuckDB: one SQL query over its Parquet files, which anybody can run without Holdfast."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.types import Chunk, FileId, StateInfo
+from holdfast.writers.read_checks import require_digests_here, require_footers
+from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, plan_reading, require_readable
+from holdfast.writers.upload import KEY_GROUP_COLUMN
+
+if TYPE_CHECKING:
+    import duckdb
+
+_TYPES = {
+    "string": "VARCHAR",
+    "char": "VARCHAR",
+    "varchar": "VARCHAR",
+    "binary": "BLOB",
+    "boolean": "BOOLEAN",
+    "byte": "TINYINT",
+    "short": "SMALLINT",
+    "integer": "INTEGER",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+    "timestamp_ntz": "TIMESTAMP",
+}
+_BASE = -1  # below every layer of a change set
+
+
+def read_duckdb(
+    storage: Storage,
+    info: StateInfo,
+    chunks: Sequence[Chunk],
+    files: Mapping[FileId, FileRow],
+    *,
+    max_parallelism: int,
+    verify: bool = True,
+) -> "duckdb.DuckDBPyRelation":
+    """The rows of a state, without their key groups, on a connection of their own that never goes to the network.
+
+    Its files were checked before it returns: by their digests, or with `verify=False` by sizes and footers.
+    Raises as `spark_read.read_state`.
+    """
+    from holdfast.catalog.duckdb_engine import offline_connection
+
+    require_readable(info, chunks, files, max_parallelism)
+    plan = plan_reading(chunks, files, max_parallelism)
+    check = require_digests_here if verify else require_footers
+    check(storage, plan.parts, {path: size_bytes for path, size_bytes, _ in files.values()})
+    return offline_connection().sql(state_sql(storage.address, info, plan))
+
+
+def state_sql(address: str, info: StateInfo, plan: ReadPlan) -> str:
+    """The query for the rows of a state, with its files below this address.
+
+    Of a state that is one base: `SELECT * EXCLUDE (_key_group) FROM read_parquet([...])`. With change sets, a row stays unless
+    a higher layer has its key, be it to replace or to delete it.
+    """
+    if not plan.has_changes:
+        return f"SELECT * EXCLUDE ({KEY_GROUP_COLUMN}) FROM ({_all(address, info, plan.base)})"
+    layer = _free_name("_layer", info)
+    keys = ", ".join(_quoted(name) for name in info.key_columns)
+    same_key = " AND ".join(f"changed.{_quoted(name)} IS NOT DISTINCT FROM versions.{_quoted(name)}" for name in info.key_columns)
+    base = f"SELECT *, {_BASE} AS {layer} FROM ({_all(address, info, plan.base)})"
+    upserts = [f"SELECT *, {scan.layer} AS {layer} FROM ({_files(address, scan)})" for scan in plan.upserts]
+    changed = [f"SELECT {keys}, {scan.layer} AS {layer} FROM ({_files(address, scan)})" for scan in (*plan.upserts, *plan.deletes)]
+    return (
+        f"WITH versions AS ({_union([base, *upserts])}),\n"
+        f"changed AS (SELECT {keys}, max({layer}) AS {layer} FROM ({_union(changed)}) GROUP BY ALL)\n"
+        f"SELECT versions.* EXCLUDE ({KEY_GROUP_COLUMN}, {layer})\n"
+        f"FROM versions LEFT JOIN changed ON {same_key}\n"
+        f"WHERE coalesce(changed.{layer}, {_BASE}) <= versions.{layer}"
+    )
+
+
+def _all(address: str, info: StateInfo, scans: Sequence[Scan]) -> str:
+    return _union([_files(address, scan) for scan in scans] or [_no_rows(info)])
+
+
+def _files(address: str, scan: Scan) -> str:
+    # No partition and no pattern, whatever the names of the directories look like.
+    paths = ", ".join(_literal(re.sub(r"[*?\[]", r"[\g<0>]", f"{address}/{path}")) for path in scan.paths)
+    where = "" if scan.groups is None else " WHERE " + _within(scan.groups)
+    return f"SELECT * FROM read_parquet([{paths}], hive_partitioning = false){where}"
+
+
+def _no_rows(info: StateInfo) -> str:
+    fields = json.loads(info.schema or "{}")["fields"]
+    columns = ", ".join(f"NULL::{_type(field['type'])} AS {_quoted(field['name'])}" for field in fields)
+    return f"SELECT {columns}, NULL::INTEGER AS {KEY_GROUP_COLUMN} WHERE false"
+
+
+def _type(dtype: Any) -> str:
+    """The type that DuckDB sees in a file where Spark's schema has this one."""
+    if isinstance(dtype, dict):
+        if dtype["type"] == "struct":
+            fields = [f"{_quoted(field['name'])} {_type(field['type'])}" for field in dtype["fields"]]
+            return f"STRUCT({', '.join(fields)})"
+        if dtype["type"] == "array":
+            return f"{_type(dtype['elementType'])}[]"
+        return f"MAP({_type(dtype['keyType'])}, {_type(dtype['valueType'])})"
+    name = dtype.partition("(")[0]
+    return str(dtype) if name == "decimal" else _TYPES.get(name, "BIGINT")  # intervals are kept as numbers
+
+
+def _within(groups: Iterable[range]) -> str:
+    return " OR ".join(f"{KEY_GROUP_COLUMN} BETWEEN {group.start} AND {group.stop - 1}" for group in groups)
+
+
+def _union(selects: Sequence[str]) -> str:
+    return " UNION ALL BY NAME ".join(selects)
+
+
+def _free_name(name: str, info: StateInfo) -> str:
+    taken = {field["name"].lower() for field in json.loads(info.schema or "{}")["fields"]}
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,229 @@
+"""Savepoints: the user's own copies of a checkpoint's state, whole, in a directory of their own that can be moved anywhere.
+
+Written in the canonical format: every state in full and sorted by key group, paths relative to the directory. What is small enough
+to be kept in the manifest stays there (FLINK-5777: the writer of in-memory state has no other layout for savepoints).
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.catalog import paths, savepoint_rules
+from holdfast.catalog.clock import Environment
+from holdfast.catalog.commit_facts import CommitRequest
+from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, NotFoundError, RefusedError, UnknownOutcomeError, UsageError
+from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
+from holdfast.catalog.lifecycle import end_attempt
+from holdfast.catalog.manifest import Manifest, encode
+from holdfast.catalog.state import Ref
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.storage_prefix import PrefixStorage
+from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import Ack, AttemptToken, CheckpointMetaData, KeepAll, Scope, StateInfo, Status, StoredFile
+from holdfast.writers.bytes_writer import write_bytes
+from holdfast.writers.copying import copy_object
+from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
+from holdfast.writers.upload import UploadContext
+from holdfast.writers.vehicles import StateWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DATA = "data"  # the directory of a savepoint's files
+
+ReadState = Callable[[Checkpoint, StateInfo], Any]  # gives what the state writer takes: a DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointWriter:
+    """Takes savepoints of a catalog's checkpoints."""
+
+    transactor: Transactor
+    storage: Storage
+    environment: Environment
+    state_writer: StateWriter
+    read_state: ReadState
+
+    def take(self, ref: Ref, name: str, target: Storage | None) -> CheckpointCommitted:
+        """Write a savepoint of a live checkpoint and commit it: in the catalog, or in a directory of its own within `target`.
+
+        Raises:
+            AlreadyExistsError: the job has had a savepoint of this name.
+            RefusedError: the checkpoint was dropped.
+            AttemptEndedError: somebody ended the attempt; nothing was committed.
+        """
+        _check_name(name)
+        token = AttemptToken(self.environment.new_id())
+        opened: AttemptOpened = self.transactor.run(lambda state: savepoint_rules.open_savepoint(state, ref, token, name))
+        directory = paths.savepoint_directory(ref.job_id, name, token)
+        place = PrefixStorage(self.storage, directory) if target is None else PrefixStorage(target, paths.savepoint_name(name, token))
+        acks: list[Ack] = []
+        try:
+            source = open_committed(self.storage, self.transactor.known().checkpoint(ref).fact)
+            request = self._write(source, opened, name, place, acks)
+            request = _within(request, directory) if target is None else _outside(request, place)
+            committed: CheckpointCommitted = self.transactor.run(
+                lambda state: savepoint_rules.commit_savepoint(state, ref, request, is_outside=target is not None)
+            )
+        except UnknownOutcomeError:
+            raise  # it may have landed
+        except BaseException as error:
+            files = [replace(file, path=f"{directory}/{file.path}") for ack in acks for file in ack.files] if target is None else []
+            self._abort(ref, token, error, files)
+            raise
+        return committed
+
+    def _write(self, source: Checkpoint, opened: AttemptOpened, name: str, place: Storage, acks: list[Ack]) -> CommitRequest:
+        """Every state of the source, and the manifest; acks are noted as they come."""
+        assert opened.checkpoint_id is not None
+        metadata = CheckpointMetaData(
+            checkpoint_id=opened.checkpoint_id, timestamp=self.environment.now(), is_savepoint=True, target_directory=place.address
+        )
+        states = []
+        for call, info in enumerate(source.manifest.states):
+            context = UploadContext(
+                storage=place,
+                job_id=opened.job_id,
+                attempt=opened.attempt,
+                metadata=metadata,
+                call=call,
+                operator=info.operator,
+                state=info.state,
+                layer=0,
+                key_columns=info.key_columns,
+                max_parallelism=source.manifest.max_parallelism,
+                directory=DATA,
+            )
+            written, described = self._write_state(source, info, context)
+            acks += written
+            states.append(described)
+        content = tuple(chunk for ack in acks for chunk in ack.chunks)
+        files = tuple(file for ack in acks for file in ack.files)
+        manifest = replace(
+            source.manifest,
+            job_id=opened.job_id,
+            checkpoint_id=opened.checkpoint_id,
+            attempt=opened.attempt,
+            savepoint=name,
+            parent=Ref(source.manifest.job_id, source.manifest.checkpoint_id),
+            created_at=metadata.timestamp,
+            states=tuple(states),
+            chunks=content,
+            files={file.file_id: file for file in files},
+        )
+        return CommitRequest(
+            attempt=opened.attempt,
+            content=content,
+            states=tuple(states),
+            inherited=frozenset(),
+            files=files,
+            acks=tuple(acks),
+            manifest=_write_manifest(manifest, place),
+            progress=manifest.progress,
+            retention=KeepAll(),
+        )
+
+    def _write_state(self, source: Checkpoint, info: StateInfo, context: UploadContext) -> tuple[list[Ack], StateInfo]:
+        if info.format == "bytes":
+            return [write_bytes(source.read_bytes(info.state), context, self.environment)], info
+        return self.state_writer.write(self.read_state(source, info), context)
+
+    def _abort(self, ref: Ref, token: AttemptToken, error: BaseException, files: list[StoredFile]) -> None:
+        try:
+            self.transactor.run(
+                lambda state: end_attempt(state, ref.job_id, token, Status.ABORTED, f"{type(error).__name__}: {error}"[:500], files)
+            )
+        except AttemptEndedError as ended:
+            error.add_note(f"the attempt had been ended before: {ended}")
+        except Exception as failure:  # noqa: BLE001 - the caller's own error matters more
+            error.add_note(f"the attempt could not be aborted ({failure}); kill it, then scrub finds what it left")
+
+
+def savepoint_at(path: str) -> Checkpoint:
+    """The savepoint whose directory (or manifest) this is. Raises AddressError, NotFoundError, DamagedFileError."""
+    directory = path.rstrip("/").removesuffix(f"/{paths.MANIFEST_NAME}") or "/"
+    storage = open_storage(directory)
+    try:
+        storage.size(paths.MANIFEST_NAME)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        msg = f"{path} is no savepoint, it has no {paths.MANIFEST_NAME}: give the directory that a savepoint was written or copied to"
+        raise NotFoundError(msg) from error
+    manifest = load_manifest(storage, paths.MANIFEST_NAME)
+    if manifest.savepoint is None:
+        msg = f"{path} is the directory of checkpoint {manifest.checkpoint_id}, which is no savepoint: use holdfast.open_manifest"
+        raise NotFoundError(msg)
+    return Checkpoint(manifest, storage)
+
+
+def dispose_outside(place: Storage, manifest: Manifest) -> int:
+    """Delete a savepoint's files outside the catalog, the manifest last, and its directories if nothing else is in them; how many."""
+    names = [*sorted(file.path for file in manifest.files.values()), paths.MANIFEST_NAME]
+    for name in names:
+        place.delete(name)
+    for directory in sorted({*place.empty_directories("")}, key=lambda d: -d.count("/")):
+        place.remove_empty_directory(directory)
+    return len(names)
+
+
+def export_checkpoint(source: Checkpoint, target: Storage) -> str:
+    """Copy every file of a checkpoint, the manifest last, to the same paths under another root. See `Catalog.export`."""
+    manifest = source.manifest
+    begin = paths.MANIFEST_NAME if source.is_savepoint else paths.manifest_path(manifest.job_id, manifest.checkpoint_id)
+    try:
+        for file in manifest.files.values():
+            copy_object(source, file.path, (file.size_bytes, file.sha256), target, file.path)
+        target.create(begin, source.storage.read(begin))
+    except FileExistsError as error:
+        msg = f"{target.address} has a file of {source!r} already ({error}): give an empty or new directory"
+        raise AlreadyExistsError(msg) from error
+    return f"{target.address}/{paths.parent(begin)}".rstrip("/")
+
+
+def spark_reader(spark: "SparkSession | None") -> ReadState:
+    """Reads a state as a DataFrame of this session, or of the active one. Raises UsageError where there is none."""
+
+    def read(source: Checkpoint, info: StateInfo) -> Any:
+        from pyspark.sql import SparkSession
+
+        session = spark or SparkSession.getActiveSession()
+        if session is None:
+            msg = f"state {info.state!r} is a DataFrame, and there is no active Spark session to read it: give spark=..."
+            raise UsageError(msg)
+        return source.read(session, info.state)
+
+    return read
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
+        msg = f"{name!r} cannot be the name of a savepoint: give printable characters, and no space at either end"
+        raise UsageError(msg)
+
+
+def _write_manifest(manifest: Manifest, place: Storage) -> StoredFile:
+    shared = [chunk.state for chunk in manifest.chunks if chunk.scope is not Scope.EXCLUSIVE]
+    if shared:
+        msg = f"savepoint {manifest.savepoint!r}: the writer of state {shared[0]!r} gave files that others may share"
+        raise RefusedError(msg)
+    data = encode(manifest)
+    place.create(paths.MANIFEST_NAME, data)
+    return StoredFile(
+        file_id=paths.manifest_file_id(manifest.attempt),
+        path=paths.MANIFEST_NAME,
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        scope=Scope.EXCLUSIVE,
+    )
+
+
+def _within(request: CommitRequest, directory: str) -> CommitRequest:
+    """With the paths of the catalog, as file rows have them."""
+    moved = [replace(file, path=f"{directory}/{file.path}") for file in (*request.files, request.manifest)]
+    return replace(request, files=tuple(moved[:-1]), manifest=moved[-1])
+
+
+def _outside(request: CommitRequest, place: Storage) -> CommitRequest:
+    """With the address of the manifest; the files are no business of the ledger."""
+    return replace(request, files=(), manifest=replace(request.manifest, path=f"{place.address}/{request.manifest.path}"))

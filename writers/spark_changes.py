@@ -1,0 +1,200 @@
+"""Change sets: the rows that are new or other, and the keys of those that are gone, in a layer above the state as it was."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from holdfast.catalog.clock import Environment
+from holdfast.catalog.errors import UsageError
+from holdfast.catalog.types import Ack, ChainLimit, FileId, Role, StateInfo, StoredFile
+from holdfast.writers.increments import ParentState, Written, chunks_of, in_full, on_parent, too_many_changes, without_chunks
+from holdfast.writers.spark_files import PARQUET, state_info
+from holdfast.writers.spark_frame import column_names, column_problems, quoted
+from holdfast.writers.spark_read import read_state
+from holdfast.writers.spark_streamed import StreamedVehicle
+from holdfast.writers.upload import UploadContext, Vehicle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+HASHED_ROWS = 4_000_000  # of a change set: 8 bytes of each come to the driver
+NAMED_KEYS = 3  # in an error
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeWriter:
+    """Writes change sets by streamed uploads, which cost the least for few rows, and whole states by the vehicle."""
+
+    vehicle: Vehicle
+    environment: Environment
+
+    def write(
+        self,
+        upserts: "DataFrame | None",
+        deletes: "DataFrame | None",
+        context: UploadContext,
+        parent: ParentState | None,
+        limit: ChainLimit,
+    ) -> Written | None:
+        """The parent's state with these changes, as a change set above it; as a new base if the limit would be passed.
+
+        Without a parent the upserts are the state, and without upserts there is none (None). Each plan runs once.
+        Raises:
+            UsageError: the columns or the key are not the state's, or a key is there twice.
+        """
+        _check(upserts, deletes, context, parent)
+        if parent is None:
+            return self._write_base(upserts, deletes, context)
+        context = replace(context, key_columns=parent.info.key_columns)  # in the state's order, by which rows find their groups
+        assert parent.info.schema is not None
+        keys, acks = [], list[Ack]()
+        if upserts is not None:
+            uploaded = self._upload(_in_order(upserts, parent.info.schema), Role.UPSERTS, context)
+            keys.append(_keys_of(_read_back(upserts, uploaded, context), Role.UPSERTS, context))
+            acks += uploaded
+        if deletes is not None:
+            gone = deletes.select(*map(quoted, context.key_columns))
+            uploaded = self._upload(gone, Role.DELETES, replace(context, call=context.call + 1))
+            keys.append(_keys_of(_read_back(gone, uploaded, context), Role.DELETES, context))
+            acks += uploaded
+        rows = sum(ack.metrics.rows or 0 for ack in acks)
+        _require_distinct(keys, context, rows)
+        if not rows:
+            return Written(acks=tuple(acks), info=parent.info, content=parent.chunks)
+        changed = on_parent(parent, acks, replace(parent.info, rows=None, group_digests=None))
+        if not too_many_changes(parent, chunks_of(acks), limit):
+            return changed
+        return self._write_merged(keys[0].sparkSession, changed, parent, replace(context, call=context.call + 2))
+
+    def _upload(self, frame: "DataFrame", role: Role, context: UploadContext) -> list[Ack]:
+        """The acks of these changes; files without rows are none of the change set's."""
+        acks = StreamedVehicle(self.environment).write(frame, replace(context, role=role))
+        return [ack if ack.metrics.rows else without_chunks(ack) for ack in acks]
+
+    def _write_base(self, upserts: "DataFrame | None", deletes: "DataFrame | None", context: UploadContext) -> Written | None:
+        """A change set without a base is a base; what it deletes was never there."""
+        gone = [] if deletes is None else [_keys_of(deletes, Role.DELETES, context)]
+        if upserts is None:
+            _require_distinct(gone, context)
+            return None
+        acks = self.vehicle.write(upserts, context)
+        _require_distinct([_keys_of(_read_back(upserts, acks, context), Role.UPSERTS, context), *gone], context)
+        return in_full(acks, state_info(upserts, context, acks))
+
+    def _write_merged(self, spark: "SparkSession", changed: Written, parent: ParentState, context: UploadContext) -> Written:
+        """The changed state as a base: read as any reader would, all bytes of it verified, and written in full."""
+        files = {**parent.files, **{file.file_id: file for ack in changed.acks for file in ack.files}}
+        rows = read_state(
+            spark, context.storage, changed.info, changed.content, _file_rows(files.values()), max_parallelism=context.max_parallelism
+        )
+        acks = self.vehicle.write(rows, context)
+        info = replace(state_info(rows, context, acks), schema=parent.info.schema)
+        return in_full([*acks, *map(without_chunks, changed.acks)], info)
+
+
+# ---- what a change set must be ------------------------------------------------------------------------------------------
+
+
+def _check(upserts: "DataFrame | None", deletes: "DataFrame | None", context: UploadContext, parent: ParentState | None) -> None:
+    """Raises UsageError before anything is written."""
+    if problems := [*_problems(upserts, deletes, context, parent)]:
+        msg = f"changes of state {context.state!r}: {'; '.join(problems)}"
+        raise UsageError(msg)
+
+
+def _problems(
+    upserts: "DataFrame | None", deletes: "DataFrame | None", context: UploadContext, parent: ParentState | None
+) -> Iterator[str]:
+    if upserts is None and deletes is None:
+        yield "there are none: give upserts, deletes or both"
+    if not context.key_columns:
+        yield "they need a key: give the columns that tell rows apart"
+    if parent is not None and (problem := _parent_problem(parent, context)):
+        yield problem
+        return
+    schema = parent.info.schema if parent is not None else None if upserts is None else upserts.schema.json()
+    if upserts is not None and parent is not None and schema is not None:
+        yield from (f"upserts: {problem}" for problem in column_problems(upserts, schema))
+    if deletes is not None:
+        missing = (f"there is no column {name!r}" for name in context.key_columns if name not in deletes.columns)
+        found = missing if schema is None else column_problems(deletes, schema, context.key_columns)
+        yield from (f"deletes: {problem}" for problem in found)
+
+
+def _parent_problem(parent: ParentState, context: UploadContext) -> str | None:
+    info = parent.info
+    if info.format != PARQUET or info.schema is None:
+        return f"the state is kept as {info.format!r}, not as a DataFrame: write it in full"
+    if not info.key_columns:
+        return "the state was written without a key: write it in full, with one"
+    if sorted(info.key_columns) != sorted(context.key_columns):
+        given, own = (", ".join(map(repr, names)) for names in (context.key_columns, info.key_columns))
+        return f"the key is given as {given}, and that of the state is {own}"
+    if parent.max_parallelism != context.max_parallelism:
+        return f"the state has {parent.max_parallelism} key groups and this job {context.max_parallelism}: write it in full"
+    return None
+
+
+def _require_distinct(keys: "Sequence[DataFrame]", context: UploadContext, rows: int | None = None) -> None:
+    """Raises UsageError, which names some of them, if a key is there twice in frames as `_keys_of` gives them.
+
+    Equal keys have equal hashes: if so few `rows` have hashes that all differ, there is nothing to look for. That is one job without a
+    shuffle, a third of the time.
+    """
+    from pyspark.sql import functions
+
+    if not keys:
+        return
+    together = reduce(lambda left, right: left.unionAll(right), keys)
+    names = together.columns[:-1]
+    if rows is not None and rows <= HASHED_ROWS:
+        hashes = together.select(functions.xxhash64(*names).alias("hash")).toArrow().column(0).to_numpy()
+        if len(np.unique(hashes)) == len(hashes):
+            return
+    counted = together.groupBy(*names).agg(functions.count(functions.lit(1)).alias("rows"), functions.collect_set("role").alias("roles"))
+    twice = counted.filter("rows > 1").limit(NAMED_KEYS + 1).collect()
+    if twice:
+        named = "; ".join(_named(row, context.key_columns) for row in twice[:NAMED_KEYS])
+        msg = (
+            f"changes of state {context.state!r}: a key may be there once, and these are more than once: {named}"
+            f"{', and more' if len(twice) > NAMED_KEYS else ''}"
+        )
+        raise UsageError(msg)
+
+
+def _named(row: "Row", key_columns: Sequence[str]) -> str:
+    values = ", ".join(f"{name}={value!r}" for name, value in zip(key_columns, row, strict=False))
+    return f"{values} ({row['rows']} times, in {' and '.join(sorted(row['roles'], reverse=True))})"
+
+
+# ---- DataFrames ---------------------------------------------------------------------------------------------------------
+
+
+def _in_order(upserts: "DataFrame", schema: str) -> "DataFrame":
+    """The columns as the state has them."""
+    return upserts.select(*map(quoted, column_names(schema)))
+
+
+def _keys_of(frame: "DataFrame", role: Role, context: UploadContext) -> "DataFrame":
+    """The key of each row under plain names, and last what it is."""
+    from pyspark.sql import functions
+
+    keys = (functions.col(quoted(name)).alias(f"k{i}") for i, name in enumerate(context.key_columns))
+    return frame.select(*keys, functions.lit(role.value).alias("role"))
+
+
+def _read_back(frame: "DataFrame", acks: Sequence[Ack], context: UploadContext) -> "DataFrame":
+    """The very rows that were uploaded: the plan of the frame, run again, could give others."""
+    info = StateInfo(
+        operator=context.operator, state=context.state, format=PARQUET, key_columns=context.key_columns, schema=frame.schema.json()
+    )
+    chunks = [replace(chunk, role=Role.FOOTER if chunk.role is Role.FOOTER else Role.BASE) for chunk in chunks_of(acks)]
+    files = _file_rows(file for ack in acks for file in ack.files)
+    return read_state(frame.sparkSession, context.storage, info, chunks, files, max_parallelism=context.max_parallelism, verify=False)
+
+
+def _file_rows(files: Iterable[StoredFile]) -> dict[FileId, tuple[str, int, str]]:
+    return {file.file_id: (file.path, file.size_bytes, file.sha256) for file in files}

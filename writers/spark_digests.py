@@ -1,0 +1,122 @@
+"""Digests of rows, taken by Spark in the JVM: of each key group in one pass, and of all that an action writes."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.catalog.errors import UsageError
+from holdfast.writers.group_digests import GroupDigest, signed, total
+from holdfast.writers.spark_files import COUNTED_ROWS
+from holdfast.writers.spark_frame import BINARY_COLLATION, quoted
+from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql.types import StructField
+
+MARKS_IN_A_LONG = 31  # of two bits
+_NULL, _NEGATIVE_ZERO = 1, 2
+
+
+def group_digests(frame: "DataFrame") -> dict[int, GroupDigest]:
+    """The digest of each key group that has rows, of a frame as `keyed` gives it. Runs its plan once."""
+    from pyspark.sql import functions
+
+    hashed = frame.select(functions.col(KEY_GROUP_COLUMN), row_hash(frame).alias("hash"))
+    found = hashed.groupBy(KEY_GROUP_COLUMN).agg(*_aggregates(functions.col("hash"))).collect()
+    return {row[KEY_GROUP_COLUMN]: _digest(row) for row in found}
+
+
+def digested(frame: "DataFrame") -> "tuple[DataFrame, Observation]":
+    """The frame, with the digest (and so the count) of its rows taken in the very action that runs it, of the tasks that won."""
+    from pyspark.sql import Observation
+
+    observation = Observation()
+    return frame.observe(observation, *_aggregates(row_hash(frame))), observation
+
+
+def require_same_rows(observation: "Observation", expected: Iterable[GroupDigest], context: UploadContext) -> None:
+    """Raises UsageError unless what was written are the rows whose digests were taken before."""
+    written, before = _digest(observation.get), total(expected)
+    if written != before:
+        msg = (
+            f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}: its DataFrame gave {before.rows} rows to digest "
+            f"and, run again, {written.rows} rows to write, and they are not the same: nothing was acknowledged. Random values, the "
+            "current time and ties make a plan say one thing now and another then: cache it first, or write it to a table"
+        )
+        raise UsageError(msg)
+
+
+def refuse_nested(df: "DataFrame", context: UploadContext) -> None:
+    """Raises UsageError, which names them, if there are columns of which no digest tells all."""
+    nested = [f"{field.name!r} ({field.dataType.simpleString()})" for field in df.schema.fields if field.dataType.typeName() in _NESTED]
+    if nested:
+        msg = (
+            f"state {context.state!r} cannot be written by mode='changed-groups': Spark's hash does not tell all values of the nested "
+            f"columns {', '.join(nested)} apart; write it with mode='full', or its changes with write_changes"
+        )
+        raise UsageError(msg)
+
+
+_NESTED = frozenset({"array", "map", "struct"})
+
+
+def row_hash(frame: "DataFrame") -> "Column":
+    """A 64-bit hash of the user's columns of a row that tells all values apart that are written.
+
+    Spark's hash passes over nulls, takes -0.0 for 0.0, and texts that are equal in a collation for the same. So a mark is hashed for
+    each column as well, and texts of collations as their bytes.
+    """
+    from pyspark.sql import functions
+
+    fields = [field for field in frame.schema.fields if field.name != KEY_GROUP_COLUMN]
+    marks = [_mark(field) for field in fields]
+    packed = (_packed(marks[i : i + MARKS_IN_A_LONG]) for i in range(0, len(marks), MARKS_IN_A_LONG))
+    return functions.xxhash64(*(_value(field) for field in fields), *packed)
+
+
+def _value(field: "StructField") -> "Column":
+    from pyspark.sql import functions
+    from pyspark.sql.types import StringType
+
+    column = functions.col(quoted(field.name))
+    is_collated = isinstance(field.dataType, StringType) and field.dataType.collation != BINARY_COLLATION
+    return column.cast("binary") if is_collated else column
+
+
+def _mark(field: "StructField") -> "Column":
+    """What the hash does not tell of a value; 0 for nothing. Whether the schema allows nulls does not matter: it differs between plans."""
+    from pyspark.sql import functions
+
+    column = functions.col(quoted(field.name))
+    mark = functions.when(column.isNull(), functions.lit(_NULL))
+    if field.dataType.typeName() in ("float", "double"):  # a text is made of zeros only
+        negative = (column == functions.lit(0.0)) & (column.cast("string") == functions.lit("-0.0"))
+        mark = mark.when(negative, functions.lit(_NEGATIVE_ZERO))
+    return mark.otherwise(functions.lit(0))
+
+
+def _packed(marks: Sequence["Column"]) -> "Column":
+    """Marks of two bits in one long: one value to hash in place of many."""
+    from pyspark.sql import functions
+
+    packed = functions.lit(0).cast("bigint")
+    for i, mark in enumerate(marks):
+        packed = packed.bitwiseOR(functions.shiftleft(mark.cast("bigint"), 2 * i))
+    return packed
+
+
+def _aggregates(hashed: "Column") -> list["Column"]:
+    """Count, sum and xor; the sum in two halves, which cannot overflow: in ANSI mode that is an error."""
+    from pyspark.sql import functions
+
+    return [
+        functions.count(functions.lit(1)).alias(COUNTED_ROWS),
+        functions.sum(functions.shiftright(hashed, 32)).alias("high"),
+        functions.sum(hashed.bitwiseAND(functions.lit(0xFFFFFFFF))).alias("low"),
+        functions.bit_xor(hashed).alias("xor"),
+    ]
+
+
+def _digest(found: Any) -> GroupDigest:
+    """From a row, or an observation, of the aggregates; all but the count of no rows are null."""
+    return GroupDigest(int(found[COUNTED_ROWS]), signed(((found["high"] or 0) << 32) + (found["low"] or 0)), found["xor"] or 0)

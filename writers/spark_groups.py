@@ -1,0 +1,220 @@
+"""`mode="changed-groups"`: only the key groups whose rows differ from the parent's are written, as a new base of exactly these groups."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.catalog import paths
+from holdfast.catalog.clock import Environment
+from holdfast.catalog.errors import CorruptionError
+from holdfast.catalog.types import Ack, ChainLimit, Chunk, Role, Scope
+from holdfast.writers.group_digests import GroupDigest, changed_groups, decode, encode, runs, total
+from holdfast.writers.increments import ParentState, Written, in_full, on_parent, too_many_groups
+from holdfast.writers.parquet_layout import digest_all, parts_of
+from holdfast.writers.spark_digests import digested, group_digests, refuse_nested, require_same_rows
+from holdfast.writers.spark_files import (
+    FileReport,
+    ack_for,
+    collect_reports,
+    milliseconds,
+    report_batch,
+    report_schema,
+    require_all_rows,
+    state_info,
+)
+from holdfast.writers.spark_frame import has_columns_of, keyed
+from holdfast.writers.spark_session import settings
+from holdfast.writers.spark_streamed import ACTION_SETTINGS, ROW_GROUP_BYTES
+from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext, Vehicle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FILE_ROWS = 1_000_000  # of changed groups: about as many go to one task, and into one file
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWriter:
+    """Writes states by their changed groups; by the vehicle where that is all of them."""
+
+    vehicle: Vehicle
+    environment: Environment
+
+    def write(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+        """The state of the DataFrame, of which only the key groups are written whose rows differ from the parent's.
+
+        All are, where the parent has nothing to compare with or the limit would be passed. The plan runs once for the digests and,
+        unless nothing differs, once more.
+        Raises:
+            UsageError: no digests can be taken of the DataFrame, it cannot be a state, or it gave other rows when it ran again.
+            CorruptionError: the files are not the whole of what Spark wrote.
+        """
+        frame = keyed(df, context)
+        refuse_nested(df, context)
+        started = self.environment.monotonic_s()
+        digests = group_digests(frame)
+        digest_ms = milliseconds(started, self.environment)
+        if parent is not None and parent.info.group_digests is not None and _is_comparable(df, context, parent):
+            changed = changed_groups(decode(parent.info.group_digests), digests)
+            if not changed:
+                nothing = _with_digest_time(ack_for([], context, upload_ms=0), digest_ms)
+                return Written(acks=(nothing,), info=parent.info, content=parent.chunks)
+            if not too_many_groups(parent, changed, digests, limit):
+                ack = _with_digest_time(self._write_groups(frame, changed, digests, context), digest_ms)
+                info = replace(state_info(df, context, [ack]), rows=total(digests.values()).rows, group_digests=encode(digests))
+                return on_parent(parent, [ack], info)
+        observed, observation = digested(df)
+        acks = self.vehicle.write(observed, context)
+        require_same_rows(observation, digests.values(), context)
+        acks = [_with_digest_time(acks[0], digest_ms), *acks[1:]]
+        return in_full(acks, replace(state_info(df, context, acks), group_digests=encode(digests)))
+
+    def _write_groups(self, frame: "DataFrame", changed: Sequence[int], digests: Mapping[int, GroupDigest], context: UploadContext) -> Ack:
+        """Upload the rows of the changed groups, in row groups that span no other; groups without rows are chunks without a file."""
+        filled = [group for group in changed if group in digests]
+        started = self.environment.monotonic_s()
+        reports = self._upload(frame, filled, [digests[group] for group in filled], runs(changed), context) if filled else []
+        ack = ack_for(reports, context, upload_ms=milliseconds(started, self.environment))
+        empty = (_empty_chunk(run, context) for run in runs(group for group in changed if group not in digests))
+        ack = replace(ack, chunks=(*ack.chunks, *empty))
+        _require_exact(ack, changed, context)
+        return ack
+
+    def _upload(
+        self, frame: "DataFrame", filled: Sequence[int], expected: Sequence[GroupDigest], spans: Sequence[range], context: UploadContext
+    ) -> list[FileReport]:
+        within = frame.filter(f"{KEY_GROUP_COLUMN} IN ({', '.join(map(str, filled))})")
+        placed, observation = digested(_placed(within, filled, expected))
+        starts = np.array([span.start for span in spans], np.int32)
+        upload = partial(_upload, context, self.environment, frame.columns, starts)
+        plain = placed.toDF(*[f"c{i}" for i in range(len(frame.columns))])  # `mapInArrow` stumbles over dots and backticks
+        with settings(frame.sparkSession, ACTION_SETTINGS):
+            reports = collect_reports(plain.mapInArrow(upload, report_schema()))
+        require_same_rows(observation, expected, context)
+        require_all_rows(reports, observation, context)
+        return reports
+
+
+def _is_comparable(df: "DataFrame", context: UploadContext, parent: ParentState) -> bool:
+    info = parent.info
+    return (
+        info.key_columns == context.key_columns
+        and parent.max_parallelism == context.max_parallelism
+        and info.schema is not None
+        and has_columns_of(df, info.schema)
+    )
+
+
+def _with_digest_time(ack: Ack, digest_ms: int) -> Ack:
+    return replace(ack, metrics=replace(ack.metrics, digest_ms=ack.metrics.digest_ms + digest_ms))
+
+
+def _empty_chunk(run: range, context: UploadContext) -> Chunk:
+    """Says that these groups have no rows any more. SHARED: its interval lasts until a later checkpoint does without it."""
+    return Chunk(
+        operator=context.operator,
+        state=context.state,
+        file_id=paths.file_id(context.attempt, context.call, f"empty_{run.start}"),
+        scope=Scope.SHARED,
+        role=Role.BASE,
+        layer=context.layer,
+        offset_bytes=0,
+        length_bytes=0,
+        sha256=sha256(b"").hexdigest(),
+        rows=0,
+        key_group_from=run.start,
+        key_group_to=run.stop - 1,
+        inline=b"",
+    )
+
+
+def _require_exact(ack: Ack, changed: Sequence[int], context: UploadContext) -> None:
+    """Raises CorruptionError if a chunk would hide a group that was not written: its rows would be lost."""
+    of_run = {group: run for run in runs(changed) for group in run}
+    for chunk in ack.chunks:
+        if chunk.role is Role.FOOTER:
+            continue
+        low, high = chunk.key_group_from, chunk.key_group_to
+        if low is None or high is None or low not in of_run or high not in of_run[low]:
+            msg = (
+                f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}: a row group of file {chunk.file_id} says that it "
+                f"has key groups {low} to {high}, and not all of these were written: nothing was acknowledged; write with mode='full'"
+            )
+            raise CorruptionError(msg)
+
+
+def _placed(frame: "DataFrame", groups: Sequence[int], digests: Sequence[GroupDigest]) -> "DataFrame":
+    """The rows in partitions of about FILE_ROWS, none of which shares a group with another, sorted by group.
+
+    How many rows each group has is known: unlike `repartitionByRange`, this needs no sample, for which the plan would run again.
+    """
+    from pyspark.sql import functions
+
+    before = np.cumsum([0, *(digest.rows for digest in digests[:-1])])
+    partition_of = before // FILE_ROWS
+    firsts = [groups[i] for i in range(1, len(groups)) if partition_of[i] != partition_of[i - 1]]
+    whens = " ".join(f"WHEN {KEY_GROUP_COLUMN} < {first} THEN {n}" for n, first in enumerate(firsts))
+    number = functions.expr(f"CASE {whens} ELSE {len(firsts)} END" if firsts else "0")
+    return frame.repartitionById(len(firsts) + 1, number).sortWithinPartitions(KEY_GROUP_COLUMN)
+
+
+# ---- in a task --------------------------------------------------------------------------------------------------------
+
+
+def _upload(
+    context: UploadContext, environment: Environment, columns: list[str], starts: Any, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """One file of the task's rows, durable before its report goes to the driver; no file without rows."""
+    tables = _row_groups((batch.rename_columns(columns) for batch in batches if batch.num_rows), starts)
+    first = next(tables, None)
+    if first is not None:
+        yield report_batch([_upload_file(first, tables, context, environment)])
+
+
+def _upload_file(first: pa.Table, others: Iterator[pa.Table], context: UploadContext, environment: Environment) -> FileReport:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    name = f"{context.call}_{task.taskAttemptId()}_{environment.new_id()}"  # no other task's, of this or another run
+    path = paths.streamed_file(context.job_id, context.metadata.checkpoint_id, context.attempt, name, 0)
+    footers: list[Any] = []
+    with (
+        context.storage.create_stream(path) as target,
+        pq.ParquetWriter(target, first.schema, store_schema=False, metadata_collector=footers) as writer,
+    ):
+        for table in chain([first], others):
+            writer.write_table(table, row_group_size=table.num_rows)
+    started = environment.monotonic_s()
+    digest, parts = digest_all(context.storage, path, parts_of(footers[0], context.storage.size(path)))
+    digest_ms = milliseconds(started, environment)
+    return FileReport(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256, parts=parts, digest_ms=digest_ms)
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch], starts: Any) -> Iterator[pa.Table]:
+    """Rows that come sorted by group, as tables that end where a run of groups ends, or where they are large enough."""
+    held: list[pa.RecordBatch] = []
+    held_run, held_bytes = -1, 0
+    for run, piece in (found for batch in batches for found in _pieces(batch, starts)):
+        if held and (run != held_run or held_bytes >= ROW_GROUP_BYTES):
+            yield pa.Table.from_batches(held)
+            held, held_bytes = [], 0
+        held.append(piece)
+        held_run, held_bytes = run, held_bytes + piece.nbytes
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _pieces(batch: pa.RecordBatch, starts: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The batch in slices of one run each, with the run's number."""
+    numbers = np.searchsorted(starts, batch.column(batch.num_columns - 1).to_numpy(), side="right") - 1
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
+    for start, end in pairwise(edges):
+        yield int(numbers[start]), batch.slice(start, end - start)
