@@ -31,12 +31,18 @@ from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.restore import Checkpoint
 
 if TYPE_CHECKING:
-    from holdfast.facade import Catalog, open_manifest, open_savepoint
+    from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
     from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
 
 __version__ = VERSION
 
-_FACADE = {"open": "open_catalog", "open_manifest": "open_manifest", "open_savepoint": "open_savepoint", "Catalog": "Catalog"}
+_FACADE = {
+    "open": "open_catalog",
+    "open_manifest": "open_manifest",
+    "open_savepoint": "open_savepoint",
+    "rekey": "rekey",
+    "Catalog": "Catalog",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -52,6 +58,7 @@ __all__ = [
     "open",
     "open_manifest",
     "open_savepoint",
+    "rekey",
     "Catalog",
     "Coordinator",
     "CheckpointWriter",

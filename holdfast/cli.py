@@ -204,6 +204,62 @@ def kill(path: str, job: str, attempt: str, *, reason: str, as_json: bool) -> No
 
 
 @main.command()
+@PATH
+@click.option("--end-dead", is_flag=True, help="End the readings of processes of this host that have died.")
+@JSON
+def readers(path: str, *, end_dead: bool, as_json: bool) -> None:
+    """Who reads which checkpoint, and since when: what is read stays, files and all."""
+    with open_catalog(path) as catalog:
+        if end_dead:
+            ended = catalog.end_dead_readers()
+            _print({"ended": ended}, [f"ended {report.counted(len(ended), 'reading')} of dead processes", *ended], as_json=as_json)
+        else:
+            _print_query(catalog, "select * from readers order by since", [], as_json=as_json)
+
+
+@main.command()
+@PATH
+@click.argument("job")
+@click.argument("name")
+@click.option("--checkpoint", "checkpoint_id", metavar="N", type=int, help="Of this checkpoint; of the head if not given.")
+@click.option("--target", help="A directory outside the catalog, in which the savepoint gets a directory of its own.")
+@JSON
+def savepoint(path: str, job: str, name: str, *, checkpoint_id: int | None, target: str | None, as_json: bool) -> None:
+    """Take a savepoint NAME of JOB: self-contained, and never removed but by `dispose`.
+
+    States that are DataFrames are rewritten by Spark, which a job or a notebook has: see `Catalog.savepoint`.
+    """
+    with open_catalog(path) as catalog:
+        taken = catalog.savepoint(job, name, checkpoint_id=checkpoint_id, target=target)
+    _print(
+        {"checkpoint_id": taken.checkpoint_id, "path": taken.path}, [f"savepoint {taken.checkpoint_id} in {taken.path}"], as_json=as_json
+    )
+
+
+@main.command()
+@PATH
+@click.argument("job")
+@click.argument("name")
+@JSON
+def dispose(path: str, job: str, name: str, *, as_json: bool) -> None:
+    """Drop savepoint NAME of JOB; outside the catalog its files are deleted at once, within by the next vacuum."""
+    _change(path, lambda c: c.dispose(job, name), f"disposed of savepoint {name!r} of job {job!r}", as_json=as_json)
+
+
+@main.command()
+@PATH
+@click.argument("job")
+@click.argument("checkpoint_id", metavar="N", type=int)
+@click.argument("target")
+@JSON
+def export(path: str, job: str, checkpoint_id: int, target: str, *, as_json: bool) -> None:
+    """Copy exactly the files of checkpoint N of JOB to an empty or new directory TARGET, verified on the way."""
+    with open_catalog(path) as catalog, catalog.checkpoint(job, checkpoint_id) as checkpoint:
+        copied = catalog.export(checkpoint, target)
+    _print({"path": copied}, [f"checkpoint {checkpoint_id} of job {job!r} is in {copied}"], as_json=as_json)
+
+
+@main.command()
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast.catalog import duckdb_engine, lifecycle, paths
 from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.errors import DamagedFileError, NotFoundError, RefusedError
+from holdfast.catalog.errors import DamagedFileError, NotFoundError, RefusedError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
@@ -19,7 +19,7 @@ from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, KeepLast, OnEnd, Retention, Status
+from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, AttemptToken, ChainLimit, CheckpointId, KeepLast, OnEnd, Retention, Status
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
@@ -29,7 +29,7 @@ from holdfast.writers.copying import Mapped
 from holdfast.writers.pins import Pins
 from holdfast.writers.registration import register_job, require_retention
 from holdfast.writers.restore import Checkpoint, open_committed, place_of
-from holdfast.writers.savepoints import SavepointWriter, dispose_outside, export_checkpoint, savepoint_at, spark_reader
+from holdfast.writers.savepoints import SavepointWriter, dispose_outside, export_checkpoint, rekey_savepoint, savepoint_at, spark_reader
 from holdfast.writers.vehicles import UploadBy, state_writer
 
 if TYPE_CHECKING:
@@ -326,6 +326,28 @@ def open_savepoint(path: Address) -> Checkpoint:
         DamagedFileError: the manifest is damaged.
     """
     return savepoint_at(os.fspath(path))
+
+
+def rekey(
+    savepoint: Address | Checkpoint,
+    *,
+    max_parallelism: int,
+    target: Address,
+    spark: "SparkSession | None" = None,
+    upload: UploadBy = "native",
+) -> Checkpoint:
+    """Write a savepoint again with another number of key groups, which is otherwise fixed; the old one stays as it is.
+
+    The new one gets a directory of its own within `target`; a new job starts from it by its path.
+    Raises:
+        UsageError: `max_parallelism` is not 1 to 32768, or no Spark session is there to rewrite DataFrames.
+        NotFoundError, DamagedFileError: as `open_savepoint`.
+    """
+    if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
+        msg = f"max_parallelism={max_parallelism} is not 1 to {MAX_PARALLELISM_LIMIT}: give a number of key groups in that range"
+        raise UsageError(msg)
+    source = open_savepoint(savepoint.path if isinstance(savepoint, Checkpoint) else savepoint)
+    return rekey_savepoint(source, max_parallelism, open_storage(target), SystemEnvironment(), state_writer(upload), spark_reader(spark))
 
 
 def _savepoint(state: CatalogState, job: str, name: str) -> tuple[Ref, CheckpointCommitted, bool]:

@@ -17,20 +17,21 @@ from holdfast.writers.spark_views import register_views
 from tests.spark_support import session_settings
 from tests.support.history import SMALL_LEDGER, T0, J, K, history, minute, transactions
 
-# The design's table, section 4. Columns may be added at the end, never changed.
+# The design's table, section 4. Columns (and views) may be added at the end, never changed.
 CONTRACT = {
     "jobs": "job_id, job, max_parallelism, registered_at, seq, epoch, head_checkpoint_id",
     "attempts": "job_id, attempt, checkpoint_id, purpose, epoch, parent_job_id, parent_checkpoint_id, status, opened_at, opened_by, "
     "ended_at, reason",
     "checkpoints": "job_id, job, checkpoint_id, attempt, is_savepoint, name, status, parent_job_id, parent_checkpoint_id, seq, "
     "committed_at, dropped_at, drop_reason, is_incremental, is_key_group_aware, parallelism, handles, new_handles, total_bytes, "
-    "new_bytes, progress",
+    "new_bytes, progress, is_self_contained, format, path",
     "states": "job_id, checkpoint_id, operator, state, key_columns, schema, format, layers, rows, total_bytes",
     "handles": "job_id, savepoint, operator, state, subtask, key_group_from, key_group_to, scope, layer, role, name, file_id, "
     "offset_bytes, length_bytes, sha256, from_seq, to_seq, inline",
     "files": "file_id, job_id, attempt, path, size_bytes, sha256, scope, owner, status",
     "checkpoint_files": "job_id, checkpoint_id, file_id, path, scope, shared",
     "holds": "job_id, checkpoint_id, hold, note, created_at, created_by",
+    "readers": "job_id, checkpoint_id, attempt, opened_by, since, process",
     "unreferenced_files": "file_id, job_id, path, size_bytes",
     "ack_metrics": "job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, rows",
     "maintenance_runs": "run_id, what, started_at, ended_at, outcome, figures",
@@ -52,12 +53,12 @@ EXPECTED = {
     ],
     "checkpoints": [
         (J, "flights", 1, "a1", False, None, "dropped", None, None, 3, minute(3), minute(4), "KeepLast(1)", False, True, 2, 3, 2, 300, 200,
-         '{"day": 1}'),
-        (J, "flights", 2, "a2", False, None, "live", J, 1, 4, minute(4), None, None, True, True, 2, 3, 2, 300, 200, '{"day": 1}'),
-        (J, "flights", 3, "a3", False, None, "live", J, 2, 10, minute(10), None, None, True, True, 2, 3, 2, 300, 200, '{"day": 1}'),
+         '{"day": 1}', False, "native", "chk-1"),
+        (J, "flights", 2, "a2", False, None, "live", J, 1, 4, minute(4), None, None, True, True, 2, 3, 2, 300, 200, '{"day": 1}', False, "native", "chk-2"),
+        (J, "flights", 3, "a3", False, None, "live", J, 2, 10, minute(10), None, None, True, True, 2, 3, 2, 300, 200, '{"day": 1}', False, "native", "chk-3"),
         (J, "flights", 4, "s4", True, "before-upgrade", "live", J, 2, 9, minute(9), None, None, True, True, 2, 3, 2, 300, 200,
-         '{"day": 1}'),
-        (K, "ports", 1, "b1", False, None, "live", None, None, 3, minute(14), None, None, False, True, 2, 3, 2, 300, 200, '{"day": 1}'),
+         '{"day": 1}', True, "canonical", "chk-4"),
+        (K, "ports", 1, "b1", False, None, "live", None, None, 3, minute(14), None, None, False, True, 2, 3, 2, 300, 200, '{"day": 1}', False, "native", "chk-1"),
     ],
     "states": [(J, 1, "main", "per_route", '["origin"]', "{}", "parquet", 1, 2, 20)],
     "handles": [
@@ -100,6 +101,7 @@ EXPECTED = {
         (K, 1, "b1-m", f"jobs/{K}/b1-m", "EXCLUSIVE", False),
     ],
     "holds": [(J, 2, "audit", "again", minute(7), "ann@host"), (J, 2, "legal", "case 7", minute(6), "ann@host")],
+    "readers": [],
     "unreferenced_files": [("a5-1", J, f"jobs/{J}/a5-1", 100)],
     "ack_metrics": [(J, 1, "main", "per_route", 0, 20, 0, 7, 3, 2)],
     "maintenance_runs": [("r1", "vacuum", minute(20), minute(22), "done", "{}")],

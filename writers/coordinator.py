@@ -26,10 +26,13 @@ from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWrite
 from holdfast.writers.copying import Mapped
 from holdfast.writers.restore import Checkpoint, load_committed, open_committed
 from holdfast.writers.savepoints import SavepointWriter, spark_reader
+from holdfast.writers.stream import WriteBatch, foreach_batch
 from holdfast.writers.vehicles import StateWriter
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Coordinator:
@@ -103,6 +106,11 @@ class Coordinator:
                 writer.close()
         finally:
             self._writing = False
+
+    def foreach_batch(self, write: WriteBatch) -> "Callable[[DataFrame, int], None]":
+        """For `df.writeStream.foreachBatch(...)`: a checkpoint for each micro-batch, with its id as progress; a batch that comes again
+        is passed over. `write(checkpoint, batch, batch_id)` writes the state."""
+        return foreach_batch(self, write)
 
     def savepoint(self, name: str, *, target: str | os.PathLike[str] | None = None, spark: "SparkSession | None" = None) -> Checkpoint:
         """A savepoint of the latest checkpoint: in the catalog, or in a directory of its own within `target`. Checkpoints may go on.

@@ -16,7 +16,7 @@ _BLOCK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A stretch of a file: a row group, or, without rows, all that follows the last one. Key groups inclusive, None where it does not tell."""
+    """A stretch of a file: a row group, or, without rows, what follows the last one. Key groups inclusive, None where it does not tell."""
 
     offset_bytes: int
     length_bytes: int

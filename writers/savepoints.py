@@ -21,7 +21,7 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import Ack, AttemptToken, CheckpointMetaData, KeepAll, Scope, StateInfo, Status, StoredFile
+from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, KeepAll, Scope, StateInfo, Status, StoredFile
 from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_object
 from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
@@ -34,6 +34,75 @@ if TYPE_CHECKING:
 DATA = "data"  # the directory of a savepoint's files
 
 ReadState = Callable[[Checkpoint, StateInfo], Any]  # gives what the state writer takes: a DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointFiles:
+    """Writes what a savepoint consists of: every state of a source, then the manifest. `acks` has what was written, also if it fails."""
+
+    place: Storage
+    environment: Environment
+    state_writer: StateWriter
+    read_state: ReadState
+    attempt: AttemptToken
+    checkpoint_id: CheckpointId
+    name: str
+    acks: list[Ack]
+
+    def write(self, source: Checkpoint, max_parallelism: int) -> CommitRequest:
+        """The request to commit it, with paths from the savepoint's own directory."""
+        metadata = CheckpointMetaData(
+            checkpoint_id=self.checkpoint_id, timestamp=self.environment.now(), is_savepoint=True, target_directory=self.place.address
+        )
+        states = []
+        for call, info in enumerate(source.manifest.states):
+            context = UploadContext(
+                storage=self.place,
+                job_id=source.manifest.job_id,
+                attempt=self.attempt,
+                metadata=metadata,
+                call=call,
+                operator=info.operator,
+                state=info.state,
+                layer=0,
+                key_columns=info.key_columns,
+                max_parallelism=max_parallelism,
+                directory=DATA,
+            )
+            states.append(self._write_state(source, info, context))
+        content = tuple(chunk for ack in self.acks for chunk in ack.chunks)
+        files = tuple(file for ack in self.acks for file in ack.files)
+        manifest = replace(
+            source.manifest,
+            max_parallelism=max_parallelism,
+            checkpoint_id=self.checkpoint_id,
+            attempt=self.attempt,
+            savepoint=self.name,
+            parent=Ref(source.manifest.job_id, source.manifest.checkpoint_id),
+            created_at=metadata.timestamp,
+            states=tuple(states),
+            chunks=content,
+            files={file.file_id: file for file in files},
+        )
+        return CommitRequest(
+            attempt=self.attempt,
+            content=content,
+            states=tuple(states),
+            inherited=frozenset(),
+            files=files,
+            acks=tuple(self.acks),
+            manifest=_write_manifest(manifest, self.place),
+            progress=manifest.progress,
+            retention=KeepAll(),
+        )
+
+    def _write_state(self, source: Checkpoint, info: StateInfo, context: UploadContext) -> StateInfo:
+        if info.format == "bytes":
+            self.acks.append(write_bytes(source.read_bytes(info.state), context, self.environment))
+            return info
+        acks, described = self.state_writer.write(self.read_state(source, info), context)
+        self.acks.extend(acks)
+        return described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +131,18 @@ class SavepointWriter:
         acks: list[Ack] = []
         try:
             source = open_committed(self.storage, self.transactor.known().checkpoint(ref).fact)
-            request = self._write(source, opened, name, place, acks)
+            assert opened.checkpoint_id is not None
+            files = SavepointFiles(
+                place=place,
+                environment=self.environment,
+                state_writer=self.state_writer,
+                read_state=self.read_state,
+                attempt=token,
+                checkpoint_id=opened.checkpoint_id,
+                name=name,
+                acks=acks,
+            )
+            request = files.write(source, source.manifest.max_parallelism)
             request = _within(request, directory) if target is None else _outside(request, place)
             committed: CheckpointCommitted = self.transactor.run(
                 lambda state: savepoint_rules.commit_savepoint(state, ref, request, is_outside=target is not None)
@@ -70,65 +150,10 @@ class SavepointWriter:
         except UnknownOutcomeError:
             raise  # it may have landed
         except BaseException as error:
-            files = [replace(file, path=f"{directory}/{file.path}") for ack in acks for file in ack.files] if target is None else []
-            self._abort(ref, token, error, files)
+            rows = [replace(file, path=f"{directory}/{file.path}") for ack in acks for file in ack.files] if target is None else []
+            self._abort(ref, token, error, rows)
             raise
         return committed
-
-    def _write(self, source: Checkpoint, opened: AttemptOpened, name: str, place: Storage, acks: list[Ack]) -> CommitRequest:
-        """Every state of the source, and the manifest; acks are noted as they come."""
-        assert opened.checkpoint_id is not None
-        metadata = CheckpointMetaData(
-            checkpoint_id=opened.checkpoint_id, timestamp=self.environment.now(), is_savepoint=True, target_directory=place.address
-        )
-        states = []
-        for call, info in enumerate(source.manifest.states):
-            context = UploadContext(
-                storage=place,
-                job_id=opened.job_id,
-                attempt=opened.attempt,
-                metadata=metadata,
-                call=call,
-                operator=info.operator,
-                state=info.state,
-                layer=0,
-                key_columns=info.key_columns,
-                max_parallelism=source.manifest.max_parallelism,
-                directory=DATA,
-            )
-            written, described = self._write_state(source, info, context)
-            acks += written
-            states.append(described)
-        content = tuple(chunk for ack in acks for chunk in ack.chunks)
-        files = tuple(file for ack in acks for file in ack.files)
-        manifest = replace(
-            source.manifest,
-            job_id=opened.job_id,
-            checkpoint_id=opened.checkpoint_id,
-            attempt=opened.attempt,
-            savepoint=name,
-            parent=Ref(source.manifest.job_id, source.manifest.checkpoint_id),
-            created_at=metadata.timestamp,
-            states=tuple(states),
-            chunks=content,
-            files={file.file_id: file for file in files},
-        )
-        return CommitRequest(
-            attempt=opened.attempt,
-            content=content,
-            states=tuple(states),
-            inherited=frozenset(),
-            files=files,
-            acks=tuple(acks),
-            manifest=_write_manifest(manifest, place),
-            progress=manifest.progress,
-            retention=KeepAll(),
-        )
-
-    def _write_state(self, source: Checkpoint, info: StateInfo, context: UploadContext) -> tuple[list[Ack], StateInfo]:
-        if info.format == "bytes":
-            return [write_bytes(source.read_bytes(info.state), context, self.environment)], info
-        return self.state_writer.write(self.read_state(source, info), context)
 
     def _abort(self, ref: Ref, token: AttemptToken, error: BaseException, files: list[StoredFile]) -> None:
         try:
@@ -179,6 +204,27 @@ def export_checkpoint(source: Checkpoint, target: Storage) -> str:
         msg = f"{target.address} has a file of {source!r} already ({error}): give an empty or new directory"
         raise AlreadyExistsError(msg) from error
     return f"{target.address}/{paths.parent(begin)}".rstrip("/")
+
+
+def rekey_savepoint(
+    source: Checkpoint, max_parallelism: int, target: Storage, environment: Environment, state_writer: StateWriter, read_state: ReadState
+) -> Checkpoint:
+    """Write a savepoint again with another number of key groups, to a directory of its own within `target`. See `holdfast.rekey`."""
+    assert source.manifest.savepoint is not None
+    token = AttemptToken(environment.new_id())
+    place = PrefixStorage(target, paths.savepoint_name(source.manifest.savepoint, token))
+    files = SavepointFiles(
+        place=place,
+        environment=environment,
+        state_writer=state_writer,
+        read_state=read_state,
+        attempt=token,
+        checkpoint_id=source.checkpoint_id,
+        name=source.manifest.savepoint,
+        acks=[],
+    )
+    files.write(source, max_parallelism)
+    return savepoint_at(place.address)
 
 
 def spark_reader(spark: "SparkSession | None") -> ReadState:

@@ -129,7 +129,7 @@ class _Reader:
 
     def _scan(self, scan: Scan, schema: "StructType", *, with_group: bool = False) -> "DataFrame":
         """Only the columns that are asked for are read."""
-        asked = schema if scan.groups is None and not with_group else type(schema)([*schema.fields]).add(KEY_GROUP_COLUMN, "int")
+        asked = schema if scan.groups is None and not with_group else type(schema)([*schema.fields]).add(KEY_GROUP_COLUMN, "integer")
         paths = (spark_pattern(self.storage, path) for path in scan.paths)
         frame = self.spark.read.schema(asked).options(**READ_OPTIONS).parquet(*paths)
         if scan.groups is not None:

@@ -120,7 +120,7 @@ def _row_groups(first: pa.RecordBatch, others: Iterator[pa.RecordBatch], row_gro
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in _pieces(chain([first], others), row_group_bytes):
-        if held and held_bytes >= row_group_bytes:
+        if held and held_bytes + batch.nbytes > row_group_bytes:
             yield pa.Table.from_batches(held)
             held, held_bytes = [], 0
         held.append(batch)

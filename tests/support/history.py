@@ -36,7 +36,8 @@ def ended(seq, attempt, status=Status.COMMITTED, reason=None, *, job=J):
 
 def committed(seq, attempt, checkpoint_id, parent, *, job=J, is_savepoint=False, name=None):
     return f.CheckpointCommitted(
-        job_id=job, seq=seq, checkpoint_id=checkpoint_id, attempt=attempt, is_savepoint=is_savepoint, name=name,
+        job_id=job, seq=seq, checkpoint_id=checkpoint_id, attempt=attempt, is_savepoint=is_savepoint, is_self_contained=is_savepoint,
+        name=name,
         parent_job_id=job if parent else None, parent_checkpoint_id=parent, is_incremental=parent is not None, is_key_group_aware=True,
         parallelism=2, handles=3, new_handles=2, total_bytes=300, new_bytes=200, progress='{"day": 1}', path=f"chk-{checkpoint_id}",
         sha256="5a", size_bytes=9,

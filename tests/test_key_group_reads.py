@@ -1,0 +1,224 @@
+"""Reading a part of a state by key group: the right rows, in the right partitions, and little else of the files."""
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
+from holdfast.catalog.key_groups import groups_of
+from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.types import Role
+from holdfast.writers.spark_files import state_info
+from holdfast.writers.spark_native import NativeVehicle
+from holdfast.writers.spark_read import read_state
+from holdfast.writers.spark_streamed import StreamedVehicle
+from tests.spark_support import context_for, file_rows, row_texts, session_settings
+from tests.vehicle_contract import note_run
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+ROWS = 120_000
+DIRECTORY = "jobs/flights-1a2b3c4d/savepoints/before-0123456789abcdef"
+
+
+class Written:
+    """A state that a vehicle wrote, and how to read it back."""
+
+    def __init__(self, storage, df, context, vehicle):
+        self.storage, self.df, self.context = storage, df, context
+        self.acks = vehicle.write(df, context)
+        self.info = state_info(df, context, self.acks)
+        self.files = file_rows(self.acks)
+        self.chunks = [chunk for ack in self.acks for chunk in ack.chunks]
+
+    def read(self, **how):
+        how = {"max_parallelism": self.context.max_parallelism, **how}
+        return read_state(self.df.sparkSession, self.storage, self.info, self.chunks, self.files, **how)
+
+    def rows_of(self, groups):
+        """What a reading of these key groups must give, by Spark's own hash."""
+        group = f"pmod(hash({', '.join(self.context.key_columns)}), {self.context.max_parallelism})"
+        return row_texts(self.df.where(f"{group} BETWEEN {groups.start} AND {groups.stop - 1}"))
+
+    def place(self, chunk):
+        return self.storage.root / self.files[chunk.file_id][0]
+
+    def damage(self, chunk):
+        """Flip a bit in the middle of a chunk; returns what undoes it."""
+        place = self.place(chunk)
+        data = place.read_bytes()
+        at = chunk.offset_bytes + chunk.length_bytes // 2
+        place.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        return lambda: place.write_bytes(data)
+
+
+def rows(spark, count=ROWS):
+    """Rows that do not compress to nothing: several row groups of a savepoint."""
+    return spark.range(0, count, 1, 4).selectExpr(
+        "id", "concat(sha1(string(id)), sha1(string(-id))) AS text", "sha2(string(id), 512) AS more"
+    )
+
+
+@pytest.fixture(scope="module", params=[NativeVehicle(), StreamedVehicle()], ids=["native", "streamed"])
+def savepoint(request, spark, tmp_path_factory):
+    storage = LocalStorage(tmp_path_factory.mktemp("savepoint"))
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+        return Written(storage, rows(spark), context_for(storage, is_savepoint=True, directory=DIRECTORY), request.param)
+
+
+@pytest.fixture(scope="module")
+def scattered(spark, tmp_path_factory):
+    """A checkpoint's state: each of its three files has every key group."""
+    storage = LocalStorage(tmp_path_factory.mktemp("checkpoint"))
+    return Written(storage, rows(spark, 3000).repartition(3), context_for(storage), NativeVehicle())
+
+
+def input_bytes(spark, df):
+    """What the tasks of a scan say that they read. Reads that Parquet puts together (vectored) are not counted on a local disk."""
+    group = f"scan-{id(df)}"
+    spark.sparkContext.setJobGroup(group, group)
+    with session_settings(spark, {"parquet.hadoop.vectored.io.enabled": "false"}):
+        df.write.format("noop").mode("overwrite").save()
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    tracker = spark.sparkContext.statusTracker()
+    stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
+    return sum(spark.sparkContext._jsc.sc().statusStore().lastStageAttempt(stage).inputBytes() for stage in stages)
+
+
+class TestSavepoint:
+    def test_its_files_lie_in_its_directory_and_belong_to_it_alone(self, savepoint):
+        assert all(path.startswith(f"{DIRECTORY}/0") for path, _, _ in savepoint.files.values())
+        assert {chunk.scope for chunk in savepoint.chunks} == {"EXCLUSIVE"}
+        assert {file.scope for ack in savepoint.acks for file in ack.files} == {"EXCLUSIVE"}
+        assert sorted(found.path for found in savepoint.storage.list("")) == sorted(path for path, _, _ in savepoint.files.values())
+
+    def test_each_row_group_has_few_key_groups_and_each_file_a_range(self, savepoint):
+        row_groups = [chunk for chunk in savepoint.chunks if chunk.role is Role.BASE]
+        assert len(savepoint.files) == 2
+        assert len(row_groups) >= 4
+        assert all(chunk.length_bytes < 6_000_000 for chunk in row_groups)
+        bounds = sorted((chunk.key_group_from, chunk.key_group_to) for chunk in row_groups)
+        assert all(before[1] <= after[0] for before, after in zip(bounds, bounds[1:], strict=False))
+        assert {chunk.key_group_to < 64 for chunk in row_groups if chunk.key_group_from < 64} == {True}
+
+    def test_half_of_the_groups_read_about_half_of_the_bytes(self, spark, savepoint):
+        whole = input_bytes(spark, savepoint.read(verify=False))
+        size_bytes = sum(size_bytes for _, size_bytes, _ in savepoint.files.values())
+        assert 0.8 * size_bytes <= whole <= 1.3 * size_bytes
+        for groups in (range(64), range(40, 104)):
+            assert input_bytes(spark, savepoint.read(key_groups=groups, verify=False)) <= 0.65 * whole + 200_000
+
+    def test_the_rows_are_those_of_the_groups(self, savepoint):
+        assert row_texts(savepoint.read()) == row_texts(savepoint.df)
+        for groups in (range(5), range(31, 97), range(127, 128)):
+            assert row_texts(savepoint.read(key_groups=groups)) == savepoint.rows_of(groups)
+
+    def test_subtasks_are_partitions_read_without_a_shuffle(self, savepoint):
+        kept = savepoint.read(parallelism=2)
+        assert "Exchange" not in kept._jdf.queryExecution().executedPlan().toString()
+        assert [len(part) for part in kept.rdd.glom().collect()] == [savepoint.rows_of(groups_of(i, 2, 128)).total() for i in range(2)]
+
+    def test_damage_is_found_in_what_is_read_and_nowhere_else(self, savepoint):
+        row_groups = [chunk for chunk in savepoint.chunks if chunk.role is Role.BASE]
+        low = min(row_groups, key=lambda chunk: chunk.key_group_from)
+        high = next(c for c in row_groups if c.file_id == low.file_id and c.key_group_from > low.key_group_to)
+        groups = range(low.key_group_from, low.key_group_from + 1)
+        undo = savepoint.damage(high)
+        assert row_texts(savepoint.read(key_groups=groups)) == savepoint.rows_of(groups)
+        with pytest.raises(DamagedFileError, match=f"is damaged: expected {savepoint.files[low.file_id][1]} bytes with SHA-256"):
+            savepoint.read()
+        undo()
+        undo = savepoint.damage(low)
+        with pytest.raises(DamagedFileError, match=f"expected bytes 0 to {low.length_bytes} with SHA-256 {low.sha256}"):
+            savepoint.read(key_groups=groups)
+        undo()
+        footer = next(chunk for chunk in savepoint.chunks if chunk.role is Role.FOOTER and chunk.file_id == low.file_id)
+        undo = savepoint.damage(footer)
+        with pytest.raises(DamagedFileError, match=f"expected bytes {footer.offset_bytes} to"):
+            savepoint.read(key_groups=groups)
+        undo()
+
+    def test_without_digests_row_groups_are_compared_with_the_footer(self, savepoint):
+        first = next(chunk for chunk in savepoint.chunks if chunk.role is Role.BASE)
+        wrong = [replace(chunk, rows=chunk.rows + 1) if chunk is first else chunk for chunk in savepoint.chunks]
+        other = replace(savepoint.info, rows=None)
+        how = {"max_parallelism": 128, "verify": False, "key_groups": range(first.key_group_from, first.key_group_from + 1)}
+        with pytest.raises(DamagedFileError, match=f"expected {first.rows + 1} rows, found {first.rows}"):
+            read_state(savepoint.df.sparkSession, savepoint.storage, other, wrong, savepoint.files, **how)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3, 16, 128])
+def test_subtasks_of_a_scattered_state_get_exactly_their_groups(scattered, parallelism):
+    parts = scattered.read(parallelism=parallelism).rdd.glom().collect()
+    assert len(parts) == parallelism
+    expected = [row.n for row in scattered.df.selectExpr(f"pmod(hash(id), 128) * {parallelism} div 128 AS n").collect()]
+    assert [len(part) for part in parts] == [expected.count(i) for i in range(parallelism)]
+    if parallelism == 3:
+        for i, part in enumerate(parts):
+            assert sum(scattered.rows_of(groups_of(i, 3, 128)).values()) == len(part)
+            assert {row.id for row in part} == {int(eval_id(text)) for text in scattered.rows_of(groups_of(i, 3, 128))}
+
+
+def eval_id(text):
+    import json
+
+    return json.loads(text)["id"]
+
+
+def test_both_ways_of_asking_meet(scattered):
+    parts = scattered.read(parallelism=4, key_groups=range(20, 70)).rdd.glom().collect()
+    wanted = [range(20, 32), range(32, 64), range(64, 70), range(0)]
+    assert [len(part) for part in parts] == [scattered.rows_of(groups).total() if groups else 0 for groups in wanted]
+
+
+def test_subtasks_without_rows_are_empty_partitions(spark, tmp_path):
+    storage = LocalStorage(tmp_path)
+    one = Written(storage, spark.range(1), context_for(storage), NativeVehicle())
+    parts = one.read(parallelism=8).rdd.glom().collect()
+    assert [len(part) for part in parts] == [one.rows_of(groups_of(i, 8, 128)).total() for i in range(8)]
+    none = Written(storage, spark.range(0), context_for(storage, call=1), StreamedVehicle())
+    assert none.read(parallelism=8).rdd.getNumPartitions() == 8
+
+
+def test_a_state_without_keys_is_read_whole_or_not_at_all(spark, tmp_path):
+    storage = LocalStorage(tmp_path)
+    state = Written(storage, spark.range(10), context_for(storage, key=()), NativeVehicle())
+    assert state.read().count() == 10
+    for how in ({"key_groups": range(64)}, {"parallelism": 2}):
+        with pytest.raises(RefusedError, match="is_key_group_aware"):
+            state.read(**how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"key_groups": range(120, 129)},
+        {"key_groups": range(5, 5)},
+        {"key_groups": range(0, 64, 2)},
+        {"parallelism": 129},
+        {"parallelism": 0},
+    ],
+)
+def test_groups_that_are_not_there_are_refused(scattered, how):
+    with pytest.raises(UsageError, match=r"key_groups=|parallelism="):
+        scattered.read(**how)
+
+
+def test_a_savepoint_without_keys_is_written_as_it_comes(spark, tmp_path):
+    storage = LocalStorage(tmp_path)
+    df = spark.range(0, 100, 1, 4)
+    state = Written(storage, df, context_for(storage, key=(), is_savepoint=True, directory="here"), NativeVehicle())
+    assert len(state.files) == 4
+    assert row_texts(state.read()) == row_texts(df)
+
+
+def test_a_savepoints_plan_runs_once(spark, tmp_path):
+    storage, runs = LocalStorage(tmp_path / "catalog"), tmp_path / "runs"
+    runs.mkdir()
+
+    def noted(batches):
+        return note_run(runs, batches)
+
+    df = spark.range(0, 100, 1, 3).mapInArrow(noted, "id bigint")
+    Written(storage, df, context_for(storage, is_savepoint=True, directory="here"), NativeVehicle())
+    assert len([*runs.iterdir()]) == 3
