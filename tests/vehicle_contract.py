@@ -190,6 +190,17 @@ class VehicleContract:
         written = spark.read.parquet(*[str(storage.root / file.path) for ack in acks for file in ack.files])
         assert written.filter("_key_group = pmod(hash(chance), 128)").count() == 100
 
+    def test_a_savepoint_has_a_chunk_for_each_row_group_in_its_directory(self, spark, vehicle, storage):
+        df = spark.range(0, 40_000, 1, 3).selectExpr("id", "concat(sha2(string(id), 512), sha2(string(-id), 512)) AS text")
+        context = context_for(storage, is_savepoint=True, directory="jobs/j/savepoints/a", role=Role.BASE, layer=4)
+        with session_settings(spark, {"spark.sql.shuffle.partitions": "1"}):
+            acks, kept = self.assert_kept(vehicle, df, context)
+        assert row_texts(kept) == row_texts(df)
+        (ack,) = acks
+        assert len(ack.files) == 1
+        assert len(ack.chunks) > 2
+        assert all(file.path.startswith("jobs/j/savepoints/a/0") for file in ack.files)
+
     def test_two_calls_of_an_attempt_share_no_file(self, spark, vehicle, storage):
         acks = [ack for call in (0, 1) for ack in vehicle.write(spark.range(10), context_for(storage, call=call))]
         files = [file for ack in acks for file in ack.files]
