@@ -1,5 +1,6 @@
 """`mode="changed-groups"`: what is compared, what is written, and what is referred to."""
 
+from collections import Counter
 from itertools import pairwise
 
 import pyarrow.parquet as pq
@@ -12,7 +13,8 @@ from holdfast.writers import spark_groups
 from holdfast.writers.group_digests import decode
 from holdfast.writers.spark_digests import group_digests, row_hash
 from holdfast.writers.spark_frame import keyed
-from tests.spark_support import context_for, row_texts
+from tests.spark_support import context_for, row_texts, session_settings
+from tests.vehicle_contract import MANY_TYPES
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -80,16 +82,10 @@ def test_the_first_write_is_full_and_keeps_a_digest_of_each_group(spark, job):
     df = rows(spark)
     manifest, result = write(job, df)
     (info,) = manifest.states
-    counts = {row[0]: row[1] for row in df.groupBy((df.id * 0).alias("x"), spark_group()).count().select("g", "count").collect()}
+    counts = Counter(groups_of(spark, df).values())
     assert {group: digest.rows for group, digest in decode(info.group_digests).items()} == counts
     assert (info.rows, info.layers, result.reused_bytes) == (40, 1, 0)
     assert_reads(spark, job, df)
-
-
-def spark_group():
-    from pyspark.sql import functions
-
-    return functions.expr(f"pmod(hash(id), {GROUPS}) AS g")
 
 
 def test_only_groups_that_differ_are_written(spark, job, catalog):
@@ -184,6 +180,19 @@ def test_a_state_without_keys_is_one_group(spark, streamed_job):
     assert_reads(spark, streamed_job, with_text(df, [7], "b"))
 
 
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
+def test_all_types_and_odd_names_come_back_as_they_were(spark, job, zone):
+    with session_settings(spark, {"spark.sql.session.timeZone": zone}):
+        flat = [f for f in spark.sql(MANY_TYPES).schema.fields if f.name not in ("struct", "array", "map")]
+        df = spark.sql(MANY_TYPES).select(*[f.name for f in flat]).toDF("id", *[f"a.b `{f.name}`" for f in flat[1:]]).cache()
+        write(job, df)
+        assert write(job, df.repartition(2))[1].new_bytes == 0
+        changed = df.withColumn("a.b `string`", df["`a.b ``string```"].substr(2, 9))
+        _, result = write(job, changed)
+        assert result.reused_bytes > 0
+        assert_reads(spark, job, changed)
+
+
 # ---- when all of it is written ------------------------------------------------------------------------------------------------
 
 
@@ -200,7 +209,7 @@ def test_a_state_without_keys_is_one_group(spark, streamed_job):
 )
 def test_a_parent_that_cannot_be_compared_makes_the_write_full(spark, streamed_job, first, second):
     rows(spark).createOrReplaceTempView("rows")
-    before, _ = write(streamed_job, spark.table("rows"), **first)
+    write(streamed_job, spark.table("rows"), **first)
     options = dict(second)
     df = spark.sql(options.pop("df", "select * from rows"))
     after, result = write(streamed_job, df, **options)

@@ -192,7 +192,7 @@ def test_beyond_the_limit_a_merged_base_is_written(spark, catalog, upload):
             change(job, frame(spark, [(n, "new", None)]), frame(spark, [(n + 10,)], "id int"))
             layers.append(info_of(job).layers)
         assert layers == [2, 3, 1, 2]
-        expected = {n: (f"row {n}", n / 2) for n in range(20) if n not in range(10, 14)} | {n: ("new", None) for n in range(4)}
+        expected = {n: (f"row {n}", n / 2) for n in range(20) if n not in range(10, 14)} | dict.fromkeys(range(4), ("new", None))
         assert read(spark, job) == expected
         merged = catalog.checkpoint("flights", 4)
         assert {chunk.role for chunk in merged.manifest.chunks} <= {Role.BASE, Role.FOOTER}
@@ -203,12 +203,12 @@ def test_beyond_the_limit_a_merged_base_is_written(spark, catalog, upload):
         assert unused is not None
         assert unused[0] == 2, "the change set that was merged at once: cleanup finds its files by query"
         assert catalog.vacuum().deleted_files == 2
-        assert catalog.verify().damaged == ()
+        assert catalog.verify().damages == ()
 
 
-def test_a_small_base_is_written_anew_at_once(spark, catalog):
+def test_a_base_that_is_small_beside_its_changes_is_written_anew_at_once(spark, catalog):
     with coordinate(catalog, chain=ChainLimit()) as job:
-        full(job, base(spark))
+        full(job, base(spark).limit(1).coalesce(1))
         result = change(job, frame(spark, [(1, "x", None)]))
         assert result.reused_bytes == 0
         assert info_of(job).layers == 1

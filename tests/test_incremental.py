@@ -23,7 +23,7 @@ class Story:
 
     def __init__(self, spark, catalog, seed):
         self.spark, self.catalog, self.random = spark, catalog, random.Random(seed)
-        self.states: dict[str, dict[tuple, tuple]] = {}
+        self.states = {}
 
     def row(self, key):
         part, number = key

@@ -1,6 +1,7 @@
 """What increments are made of, without Spark: digests as text, when a chain is too long, and what a commit of an increment costs."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -54,7 +55,7 @@ def test_a_total_of_totals_is_the_total(one, other) -> None:
 def test_runs_are_the_same_groups_in_as_few_ranges_as_there_can_be(groups) -> None:
     found = runs(sorted(groups))
     assert [group for run in found for group in run] == sorted(groups)
-    assert all(before.stop < after.start for before, after in zip(found, found[1:], strict=False))
+    assert all(before.stop < after.start for before, after in pairwise(found))
 
 
 @pytest.mark.parametrize("values", [{"change_sets": -1}, {"share_of_base": -0.1}, {"share_of_base": float("nan")}])

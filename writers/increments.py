@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.catalog.layers import CHANGES, Layers, base_layers, count_change_sets, seen_chunks, seen_groups
+from holdfast.catalog.layers import CHANGES, Layers, base_layers, count_change_sets, seen_chunks
 from holdfast.catalog.types import Ack, ChainLimit, Chunk, FileId, Role, StateInfo, StoredFile
 from holdfast.writers.group_digests import GroupDigest
 
 CALLS = 3  # that one write may make of an attempt's write calls, from its context's on
-MOST_CHUNKS = 10_000  # of one state in layers: each is a row of the manifest, and a part of a plan that reads it
+MOST_CHUNKS = 10_000  # above the base of one state, however small they are: each is a row of every manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,10 @@ def in_full(acks: Iterable[Ack], info: StateInfo) -> Written:
 def on_parent(parent: ParentState, acks: Iterable[Ack], info: StateInfo) -> Written:
     """A state that is its acks in layers above what they leave to be seen of the parent's."""
     acks = tuple(acks)
-    content = tuple(seen_chunks((*parent.chunks, *chunks_of(acks)), parent.max_parallelism))
+    new = chunks_of(acks)
+    content = (*parent.chunks, *new)
+    if any(chunk.role is Role.BASE for chunk in new):  # nothing else hides anything
+        content = tuple(seen_chunks(content, parent.max_parallelism))
     layers = len({chunk.layer for chunk in content})
     return Written(acks=acks, info=replace(info, layers=layers, total_bytes=bytes_of(content)), content=content)
 
@@ -70,9 +73,9 @@ def with_reused(acks: Sequence[Ack], reused_bytes: int) -> tuple[Ack, ...]:
 def too_many_changes(parent: ParentState, changes: Iterable[Chunk], limit: ChainLimit) -> bool:
     """Whether the state would go beyond the limit with one change set more, of these chunks."""
     chunks = (*parent.chunks, *changes)
+    above = [chunk for chunk in chunks if chunk.role in CHANGES]
     base_bytes = bytes_of(chunk for chunk in chunks if chunk.role is Role.BASE)
-    change_bytes = bytes_of(chunk for chunk in chunks if chunk.role in CHANGES)
-    return count_change_sets(chunks) > limit.change_sets or change_bytes > limit.share_of_base * base_bytes or len(chunks) > MOST_CHUNKS
+    return count_change_sets(above) > limit.change_sets or bytes_of(above) > limit.share_of_base * base_bytes or len(above) > MOST_CHUNKS
 
 
 def too_many_groups(parent: ParentState, changed: Sequence[int], digests: Mapping[int, GroupDigest], limit: ChainLimit) -> bool:
@@ -84,11 +87,13 @@ def too_many_groups(parent: ParentState, changed: Sequence[int], digests: Mappin
     kept = [(chunk, share) for chunk in parent.chunks if chunk.role is Role.BASE and (share := _seen_share(chunk, base)) > 0]
     kept_bytes = sum(chunk.length_bytes for chunk, _ in kept)
     hidden_bytes = sum((1 - share) * chunk.length_bytes for chunk, share in kept)
+    layers = {chunk.layer for chunk, _ in kept}
+    above = [chunk for chunk, _ in kept if chunk.layer > min(layers)]
     return (
-        len({chunk.layer for chunk, _ in kept}) > limit.change_sets
+        len(layers) > limit.change_sets
         or changed_rows > limit.share_of_base * rows
         or hidden_bytes > limit.share_of_base * kept_bytes
-        or len(kept) + len(changed) > MOST_CHUNKS
+        or len(above) + len(changed) > MOST_CHUNKS
     )
 
 
@@ -96,4 +101,4 @@ def _seen_share(chunk: Chunk, base: Layers) -> float:
     """The share of a chunk's key groups that no higher base hides: about that of its bytes, for hashes spread evenly."""
     first = chunk.key_group_from or 0
     last = len(base) - 1 if chunk.key_group_to is None else chunk.key_group_to
-    return sum(map(len, seen_groups(chunk, base))) / (last - first + 1)
+    return float((base[first : last + 1] <= chunk.layer).mean())
