@@ -249,7 +249,7 @@ def test_changes_above_changed_groups_and_back(spark, job):
 # ---- what is refused ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hashed", [True, False], ids=["hashes first", "keys at once"])
+@pytest.mark.parametrize("rows_here", [1_000_000, 0], ids=["few", "many"])
 @pytest.mark.parametrize(
     ("upserts", "deletes", "said"),
     [
@@ -261,9 +261,8 @@ def test_changes_above_changed_groups_and_back(spark, job):
     ],
     ids=["upserts", "deletes", "both", "nulls", "many"],
 )
-def test_a_key_that_is_there_twice_is_named(spark, job, monkeypatch, hashed, upserts, deletes, said):
-    if not hashed:
-        monkeypatch.setattr(spark_changes, "HASHED_ROWS", -1)
+def test_a_key_that_is_there_twice_is_named(spark, job, monkeypatch, rows_here, upserts, deletes, said):
+    monkeypatch.setattr(spark_changes, "ROWS_HERE", rows_here)
     full(job, base(spark))
     given = frame(spark, upserts) if upserts else None, frame(spark, deletes, "id int") if deletes else None
     with pytest.raises(UsageError, match="a key may be there once, and these are more than once: ") as raised:
@@ -273,6 +272,14 @@ def test_a_key_that_is_there_twice_is_named(spark, job, monkeypatch, hashed, ups
     if upserts:
         with pytest.raises(UsageError, match="more than once"), job.checkpoint() as checkpoint:
             checkpoint.write_changes("new state", *given, key="id")
+
+
+@pytest.mark.parametrize("key", ["number", ("id", "number")], ids=str)
+def test_keys_that_spark_takes_for_equal_are_the_same_key(spark, job, key):
+    full(job, base(spark), key=(key,) if isinstance(key, str) else key)
+    for one, other in ((0.0, -0.0), (float("nan"), float("nan")), (None, None)):
+        with pytest.raises(UsageError, match=r"\(2 times, in upserts\)"):
+            change(job, frame(spark, [(1, "a", one), (1, "b", other)]), key=key)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def rows(spark, count=ROWS):
 @pytest.fixture(scope="module", params=[NativeVehicle(), StreamedVehicle()], ids=["native", "streamed"])
 def savepoint(request, spark, tmp_path_factory):
     storage = LocalStorage(tmp_path_factory.mktemp("savepoint"))
-    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.enabled": "false"}):
         return Written(storage, rows(spark), context_for(storage, is_savepoint=True, directory=DIRECTORY), request.param)
 
 
@@ -206,6 +206,19 @@ def test_a_savepoint_without_keys_is_written_as_it_comes(spark, tmp_path):
     state = Written(storage, df, context_for(storage, key=(), is_savepoint=True, directory="here"), NativeVehicle())
     assert len(state.files) == 4
     assert row_texts(state.read()) == row_texts(df)
+
+
+@pytest.mark.parametrize("partitions", [5, 300])
+def test_files_of_a_savepoint_have_ranges_and_a_small_one_is_one_file(spark, tmp_path, partitions):
+    storage, df = LocalStorage(tmp_path), rows(spark, 2000)
+    for i, adaptive in enumerate(["true", "false"]):
+        with session_settings(spark, {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.adaptive.enabled": adaptive}):
+            state = Written(
+                storage, df, context_for(storage, call=i, is_savepoint=True, directory="here", max_parallelism=8), NativeVehicle()
+            )
+        bounds = sorted((chunk.key_group_from, chunk.key_group_to) for chunk in state.chunks)
+        assert len(bounds) == (1 if adaptive == "true" else min(partitions, 8))
+        assert all(before[1] < after[0] for before, after in pairwise(bounds))
 
 
 def test_a_savepoints_plan_runs_once(spark, tmp_path):

@@ -69,9 +69,8 @@ def row_hash(frame: "DataFrame") -> "Column":
     from pyspark.sql import functions
 
     fields = [field for field in frame.schema.fields if field.name != KEY_GROUP_COLUMN]
-    marks = [_mark(field) for field in fields]
-    packed = (_packed(marks[i : i + MARKS_IN_A_LONG]) for i in range(0, len(marks), MARKS_IN_A_LONG))
-    return functions.xxhash64(*(_value(field) for field in fields), *packed)
+    marks = (_marks(fields[i : i + MARKS_IN_A_LONG]) for i in range(0, len(fields), MARKS_IN_A_LONG))
+    return functions.xxhash64(*(_value(field) for field in fields), *marks)
 
 
 def _value(field: "StructField") -> "Column":
@@ -83,26 +82,29 @@ def _value(field: "StructField") -> "Column":
     return column.cast("binary") if is_collated else column
 
 
-def _mark(field: "StructField") -> "Column":
-    """What the hash does not tell of a value; 0 for nothing. Whether the schema allows nulls does not matter: it differs between plans."""
-    from pyspark.sql import functions
-
-    column = functions.col(quoted(field.name))
-    mark = functions.when(column.isNull(), functions.lit(_NULL))
-    if field.dataType.typeName() in ("float", "double"):  # a text is made of zeros only
-        negative = (column == functions.lit(0.0)) & (column.cast("string") == functions.lit("-0.0"))
-        mark = mark.when(negative, functions.lit(_NEGATIVE_ZERO))
-    return mark.otherwise(functions.lit(0))
-
-
-def _packed(marks: Sequence["Column"]) -> "Column":
-    """Marks of two bits in one long: one value to hash in place of many."""
+def _marks(fields: Sequence["StructField"]) -> "Column":
+    """What the hash does not tell of these values, two bits of each in one long: one value to hash in place of many."""
     from pyspark.sql import functions
 
     packed = functions.lit(0).cast("bigint")
-    for i, mark in enumerate(marks):
-        packed = packed.bitwiseOR(functions.shiftleft(mark.cast("bigint"), 2 * i))
+    for i, field in enumerate(fields):
+        packed = packed.bitwiseOR(_mark(field, 2 * i))
     return packed
+
+
+def _mark(field: "StructField", shift: int) -> "Column":
+    """Whether the schema allows nulls does not matter: it differs between plans."""
+    from pyspark.sql import functions
+
+    def bits(mark: int) -> "Column":
+        return functions.lit(mark << shift).cast("bigint")
+
+    column = functions.col(quoted(field.name))
+    mark = functions.when(column.isNull(), bits(_NULL))
+    if field.dataType.typeName() in ("float", "double"):  # a text is made of zeros only
+        negative = (column == functions.lit(0.0)) & (column.cast("string") == functions.lit("-0.0"))
+        mark = mark.when(negative, bits(_NEGATIVE_ZERO))
+    return mark.otherwise(bits(0))
 
 
 def _aggregates(hashed: "Column") -> list["Column"]:

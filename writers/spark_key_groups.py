@@ -2,22 +2,36 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
+from holdfast.catalog.murmur3 import key_group_of
 from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_INITIAL_PARTITIONS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 
 
 def arranged(frame: "DataFrame", context: UploadContext) -> "DataFrame":
     """The rows of a savepoint by key group: each partition has a range of them, sorted. Anything else is left as it is.
 
-    As many partitions as the session gives a shuffle, at most one for each key group. The bounds do not depend on the rows:
-    to find them by a sample, as `repartitionByRange` does, the plan would have to run twice.
+    There are as many partitions as the session makes of a shuffle: with adaptive execution, few of a small state. That is only done
+    where a shuffle is by the hash of a column, so each range gets a number whose hash leads to the partition of the same place, and
+    adjacent partitions, which are what Spark puts together, have adjacent ranges. The bounds do not depend on the rows: to find
+    them by a sample, as `repartitionByRange` does, the plan would have to run twice.
     """
+    from pyspark.sql import functions
+
     if not (context.metadata.is_savepoint and context.key_columns):
         return frame
-    partitions = min(int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), context.max_parallelism)
-    return by_subtask(frame, partitions, context.max_parallelism).sortWithinPartitions(KEY_GROUP_COLUMN)
+    partitions = _shuffle_partitions(frame.sparkSession)
+    ranges = min(partitions, context.max_parallelism)
+    numbers = ", ".join(map(str, _numbers_for(ranges, partitions)))
+    place = f"cast({KEY_GROUP_COLUMN} * {ranges} div {context.max_parallelism} AS int)"
+    return frame.repartition(functions.expr(f"element_at(array({numbers}), {place} + 1)")).sortWithinPartitions(KEY_GROUP_COLUMN)
 
 
 def by_subtask(frame: "DataFrame", parallelism: int, max_parallelism: int) -> "DataFrame":
@@ -26,3 +40,17 @@ def by_subtask(frame: "DataFrame", parallelism: int, max_parallelism: int) -> "D
 
     subtask = functions.expr(f"cast({KEY_GROUP_COLUMN} * {parallelism} div {max_parallelism} AS int)")
     return frame.repartitionById(parallelism, subtask)
+
+
+def _shuffle_partitions(spark: "SparkSession") -> int:
+    return int(spark.conf.get(_INITIAL_PARTITIONS, None) or spark.conf.get(_PARTITIONS) or 1)
+
+
+def _numbers_for(count: int, partitions: int) -> list[int]:
+    """For each of the first `count` partitions, a number that Spark sends there."""
+    tried = 16 * partitions + 256
+    while True:
+        places, first = np.unique(key_group_of([pa.array(np.arange(tried, dtype=np.int32))], partitions).to_numpy(), return_index=True)
+        if len(places) == partitions:
+            return [int(number) for number in first[:count]]
+        tried *= 2

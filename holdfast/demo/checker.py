@@ -1,10 +1,12 @@
-"""The judge: reads the last checkpoint as anybody may, and compares it with one plain aggregation over all flights; then asks Spark SQL."""
+"""The judge: reads the last checkpoint as anybody may, and compares it with one plain aggregation over all flights; asks Spark SQL; then
+restores the savepoint elsewhere and forks."""
 
 import argparse
 import json
 from pathlib import Path
 
 from holdfast.demo.flights import WEEKS
+from holdfast.demo.movers import SAVEPOINT_WEEK, fork, restore_elsewhere
 from holdfast.demo.places import Places, tell
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import JOB, OFFSETS, STATES, count_differences, plain_aggregation, read_year, with_mean_delay
@@ -30,6 +32,11 @@ def main() -> None:
         tell("counted", flights=told["flights"], plain_flights=flights.count(), week=told["week"])
         catalog.register(spark)
         tell("spark_sql", rows=[[row[name] for name in PLAIN_COLUMNS] for row in spark.sql(COSTS).collect()])
+        with catalog.duckdb() as connection:
+            taken = connection.execute("SELECT checkpoint_id FROM checkpoints WHERE is_savepoint").fetchall()
+        for (number,) in taken:
+            restore_elsewhere(spark, places, catalog.checkpoint(JOB, number), SAVEPOINT_WEEK)
+        fork(spark, catalog, last)
     spark.stop()
 
 

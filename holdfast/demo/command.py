@@ -11,6 +11,7 @@ from holdfast import report
 from holdfast.catalog.errors import RetryError, UsageError
 from holdfast.demo.audit import Kill, Result, find_problems
 from holdfast.demo.flights import WEEKS
+from holdfast.demo.movers import SAVEPOINT_WEEK
 from holdfast.demo.places import Places
 from holdfast.demo.processes import ChildFailedError
 from holdfast.demo.states import KEEP
@@ -78,6 +79,14 @@ def lines(result: Result, problems: list[str]) -> Iterator[str]:
     yield "The state and its mean delays, row by row, against one plain Spark aggregation over all flights:"
     for state in result.compared:
         yield f"  {state['state']:<14}{state['rows']:>6,} rows, {state['differences'] or 'no'} differences"
+    if result.restored:
+        same = ", ".join(f"{state['state']} {state['rows']:,} rows" for state in result.restored)
+        wrong = sum(state["differences"] for state in result.restored)
+        yield f"A savepoint of week {SAVEPOINT_WEEK} was copied away and restored in another catalog: {same}, {wrong or 'no'} differences"
+    forked = result.forked
+    yield f"A what-if job forked the last checkpoint with twice the parallelism and grounded {forked.get('removed_rows', 0)} aircraft: " + (
+        f"{report.bytes_text(forked.get('new_bytes', 0))} written, {report.bytes_text(forked.get('shared_bytes', 0))} shared"
+    )
     yield ""
     yield "What each live checkpoint cost and shares, in bytes (DuckDB; Spark SQL says " + (
         "the same):" if result.costs == result.spark_costs else "something else):"

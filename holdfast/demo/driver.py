@@ -10,6 +10,7 @@ from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.types import KeepLast
 from holdfast.demo.flights import WEEKS, count_week
+from holdfast.demo.movers import SAVEPOINT, SAVEPOINT_WEEK
 from holdfast.demo.places import Places, tell
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import AIRPORTS, JOB, KEEP, OFFSETS, STATES, add, aggregate, read_week
@@ -56,6 +57,8 @@ def replay(spark: "SparkSession", job: Coordinator, places: Places, weeks: int, 
         if stop is not None:
             places.stops.arm(stop)
         done = checkpoint_week(spark, job, places, week, done, is_first=week == first, stop=stop)
+        if week == SAVEPOINT_WEEK:
+            job.savepoint(SAVEPOINT, spark=spark)
 
 
 def checkpoint_week(

@@ -155,6 +155,10 @@ class Story:
                 self.result.taken_over_files += event["taken_over"]
             case "compared":
                 self.result.compared.append({key: value for key, value in event.items() if key != "event"})
+            case "restored":
+                self.result.restored.append({key: value for key, value in event.items() if key != "event"})
+            case "forked":
+                self.result.forked = {key: value for key, value in event.items() if key != "event"}
             case "counted":
                 self.result.counted_flights, self.result.plain_flights = event["flights"], event["plain_flights"]
                 self.result.last_week = event["week"]
