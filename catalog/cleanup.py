@@ -50,7 +50,7 @@ class References:
     files: dict[FileId, f.FileWritten] = field(default_factory=dict)
     status: dict[FileId, FileStatus] = field(default_factory=dict)
     handles: dict[FileId, list[f.HandleAdded]] = field(default_factory=lambda: defaultdict(list))
-    ends: dict[tuple[FileId, int, int], int] = field(default_factory=dict)  # (file, offset, from_seq) -> to_seq
+    ends: dict[tuple[JobId, FileId, int, int], int] = field(default_factory=dict)  # (job, file, offset, from_seq) -> to_seq
 
     @classmethod
     def of(cls, facts: Iterable[f.Fact]) -> "References":
@@ -70,7 +70,7 @@ class References:
             elif isinstance(fact, f.HandleAdded):
                 self.handles[fact.file_id].append(fact)
             elif isinstance(fact, f.HandleEnded):
-                self.ends[fact.file_id, fact.offset_bytes, fact.from_seq] = fact.to_seq
+                self.ends[fact.job_id, fact.file_id, fact.offset_bytes, fact.from_seq] = fact.to_seq
             elif isinstance(fact, f.Condemned):
                 if self.status.get(fact.file_id) is not FileStatus.GONE:
                     self.status[fact.file_id] = FileStatus.CONDEMNED
@@ -81,7 +81,7 @@ class References:
         """Where a handle's interval ends; None while it is open."""
         if handle.to_seq is not None:
             return handle.to_seq
-        return self.ends.get((handle.file_id, handle.offset_bytes, handle.from_seq))
+        return self.ends.get((handle.job_id, handle.file_id, handle.offset_bytes, handle.from_seq))
 
     def content(self, job_id: JobId, seq: int, savepoint: AttemptToken | None = None) -> list[f.HandleAdded]:
         """The handles of a line whose interval contains `seq`, the manifest's included."""

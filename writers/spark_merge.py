@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# The changed keys are broadcast up to this size, estimated by the files of the change sets (compressed, all columns) and, for keys that
-# compress to nothing, by the rows: about four times of it in the memory of the driver and of each executor. Beyond, all is shuffled.
-BROADCAST_BYTES = 64 * 1024 * 1024
+# The changed keys are broadcast up to this size, estimated by the files of the change sets (compressed, all columns) or, if that is more,
+# by their rows. Two million short keys take some 400 MB of the driver while they are broadcast: what Spark's default of 1 GB bears.
+# Beyond, everything is shuffled.
+BROADCAST_BYTES = 32 * 1024 * 1024
 ROW_BYTES = 16
 
 BASE_RANK = 0  # ranks of the change sets count from 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from holdfast.catalog import cleanup, lifecycle, paths
+from holdfast.catalog import cleanup, lifecycle, paths, savepoint_rules
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, HoldfastError, RefusedError, RetryError
 from holdfast.catalog.facts import AttemptOpened
@@ -16,7 +16,7 @@ from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import AttemptToken, Chunk, JobId, KeepAll, KeepLast, Role, Scope, Status, StoredFile
 from holdfast.compaction import scrub, vacuum
 from tests.support.faults import Crash
-from tests.support.model_world import Promise, Violation, World
+from tests.support.model_world import JOBS, Promise, Violation, World
 
 STATES = ("a", "b", "c")
 RETENTIONS = (KeepLast(1), KeepLast(1), KeepLast(2), KeepLast(3), KeepAll())
@@ -72,9 +72,14 @@ class Coordinator:
 
         def decide(state: CatalogState) -> lifecycle.Transaction:
             job = state.job(self.job)
-            live = list(job.live)
-            begin = job.begin if roll < 0.6 else None if roll < 0.65 or not live else Ref(self.job, live[int(roll * 1000) % len(live)])
-            started = lifecycle.start(state, self.job, begin)
+            live = _line(state, self.job)
+            begin = job.begin if roll < 0.6 else None if roll < 0.65 or not live else live[int(roll * 1000) % len(live)]
+            others = _line(state, JOBS[0])
+            if self.job == JOBS[1] and others and roll < 0.3:
+                begin = others[int(roll * 1000) % len(others)]  # a fork, or a claim
+            if begin is not None and begin.job_id != self.job and not state.checkpoint(begin).live:
+                begin = None  # a fork that died before its first commit pinned nothing any more
+            started = lifecycle.start(state, self.job, begin, claim=roll < 0.15)
             return lifecycle.Transaction(started.facts, started.keys, (started.result, begin))
 
         self.epoch, self.parent = self.transactor.run(decide)
@@ -97,7 +102,8 @@ class Coordinator:
         w.told_open.add(opened.attempt)
         w.story.append(f"{self.name} opens {opened.checkpoint_id} ({opened.attempt}) on {opened.parent_checkpoint_id}")
         number = opened.parent_checkpoint_id
-        parent = NOTHING if number is None else w.record.committed[self.job, int(number)]
+        job = opened.parent_job_id
+        parent = NOTHING if number is None or job is None else w.record.committed[job, int(number)]
         self.attempts.append(Attempt(opened, parent))
 
     def upload(self, attempt: Attempt) -> bool:
@@ -199,6 +205,72 @@ class Coordinator:
             self.transactor.run(lambda state: lifecycle.end_attempt(state, self.job, token, Status.ABORTED, None, files))
         self.w.story.append(f"{self.name} aborts {token}")
         return True
+
+
+class Savepoint:
+    """Takes a savepoint of a checkpoint, while its job goes on: opens, uploads, commits."""
+
+    def __init__(self, world: World) -> None:
+        self.w, self.busy, self.name = world, False, "savepoint"
+        self.transactor = world.transactor()
+        self.opened: AttemptOpened | None = None
+        self.request: CommitRequest | None = None
+
+    def step(self) -> bool:
+        try:
+            if self.opened is None:
+                return self.open()
+            return self.commit(self.opened) if self.request is not None else self.upload(self.opened)
+        except RetryError:
+            return True
+        except HoldfastError:
+            return False
+
+    def open(self) -> bool:
+        w, state = self.w, self.transactor.known()
+        live = _line(state, w.random.choice(JOBS))
+        if not live:
+            return False
+        ref, token = w.random.choice(live), AttemptToken(w.environment.new_id())
+        self.opened = self.transactor.run(lambda state: savepoint_rules.open_savepoint(state, ref, token, f"name {token}"))
+        w.told_open.add(token)
+        w.story.append(f"savepoint {token} of {ref.checkpoint_id} of {ref.job_id[0]}")
+        return True
+
+    def upload(self, opened: AttemptOpened) -> bool:
+        w, directory = self.w, paths.savepoint_directory(opened.job_id, "name", opened.attempt)
+        data, manifest = paths.file_id(opened.attempt, 0, 0), paths.manifest_file_id(opened.attempt)
+        w.upload(data, f"{directory}/data/0.bytes")
+        w.upload(manifest, f"{directory}/_metadata")
+        chunk = Chunk(
+            operator="main", state="a", file_id=data, scope=Scope.EXCLUSIVE, role=Role.BASE, layer=0, offset_bytes=0, length_bytes=10, sha256=""
+        )  # fmt: skip
+        stored = [StoredFile(file_id=i, path=w.path_of[i], size_bytes=20, sha256="", scope=Scope.EXCLUSIVE) for i in (data, manifest)]
+        w.promises[opened.attempt] = Promise(
+            {"a": (chunk,)},
+            frozenset({(data, 0), (manifest, 0)}),
+            {w.path_of[i]: i.encode() for i in (data, manifest)},
+            frozenset({data, manifest}),
+        )
+        self.request = CommitRequest(
+            attempt=opened.attempt, content=(chunk,), states=(), inherited=frozenset(), files=(stored[0],), acks=(), manifest=stored[1],
+            progress=None, retention=KeepAll(),
+        )  # fmt: skip
+        return True
+
+    def commit(self, opened: AttemptOpened) -> bool:
+        w, request = self.w, self.request
+        assert request is not None
+        ref = Ref(opened.job_id, opened.parent_checkpoint_id)  # type: ignore[arg-type]
+        fact = self.transactor.run(lambda state: savepoint_rules.commit_savepoint(state, ref, request, is_outside=False))
+        w.told.add((opened.job_id, int(fact.checkpoint_id)))
+        w.story.append(f"savepoint {fact.checkpoint_id} of {opened.job_id[0]} is committed")
+        return False
+
+
+def _line(state: CatalogState, job_id: JobId) -> list[Ref]:
+    """The live checkpoints of a job's main line."""
+    return [Ref(job_id, n) for n, row in state.job(job_id).live.items() if not row.fact.is_savepoint]
 
 
 class Reader:

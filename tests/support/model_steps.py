@@ -5,7 +5,7 @@ from holdfast.catalog.errors import HoldfastError
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import Status
 from tests.support.faults import Crash
-from tests.support.model_actors import Coordinator, Reader, Scrub, Vacuum
+from tests.support.model_actors import Coordinator, Reader, Savepoint, Scrub, Vacuum
 from tests.support.model_world import JOBS, World
 
 
@@ -60,6 +60,7 @@ STARTS = (
     *(Vacuum,) * 3,
     *(Scrub,) * 2,
     *(Reader,) * 2,
+    *(Savepoint,) * 2,
 )
 
 

@@ -211,14 +211,15 @@ class World:
     def _commit(self, fact: f.CheckpointCommitted) -> None:
         record, key = self.record, (fact.job_id, int(fact.checkpoint_id))
         opened = record.open.get(fact.attempt)
-        if opened is not None and opened.epoch != record.epoch[fact.job_id]:
+        if opened is not None and not fact.is_savepoint and opened.epoch != record.epoch[fact.job_id]:
             raise Violation(f"a fenced coordinator committed {key}: epoch {opened.epoch}, newest {record.epoch[fact.job_id]}")
         if key in record.committed or (fact.job_id, fact.seq) in record.at:
             raise Violation(f"I5: {key} at seq {fact.seq} has the id or the seq of another checkpoint")
         record.committed[key] = self.promises[fact.attempt]
         record.at[fact.job_id, fact.seq] = key
         record.live.add(key)
-        insort(record.seqs[fact.job_id], fact.seq)
+        if not fact.is_savepoint:  # whose handles are its own: checked at the end
+            insort(record.seqs[fact.job_id], fact.seq)
 
     def check_contents(self, job: JobId) -> None:
         """I8: the handles give every checkpoint that the job ever committed, dropped ones too, what it promised."""
@@ -226,7 +227,7 @@ class World:
         found: list[set[Identity]] = [set() for _ in seqs]
         for handles in self.references.handles.values():
             for handle in handles:
-                if handle.job_id != job:
+                if handle.job_id != job or handle.savepoint is not None:
                     continue
                 end = to_seq(handle)
                 for i in range(bisect_left(seqs, handle.from_seq), len(seqs) if end is None else bisect_left(seqs, end)):
@@ -267,5 +268,6 @@ class World:
             raise Violation(f"the folded state has {sorted(live)} live, the facts say {sorted(record.live)}")
         for job, n in record.kept():
             seq = state.jobs[job].checkpoints[CheckpointId(n)].fact.seq
-            if {(h.file_id, h.offset_bytes) for h in self.references.content(job, seq)} != record.committed[job, n].handles:
+            line = state.jobs[job].checkpoints[CheckpointId(n)].line
+            if {(h.file_id, h.offset_bytes) for h in self.references.content(job, seq, line)} != record.committed[job, n].handles:
                 raise Violation(f"I8: References.content of {job} {n} is not what was committed")

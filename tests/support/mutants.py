@@ -15,7 +15,7 @@ from holdfast.catalog.cleanup import OrphanRule, References, Verdict
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.ledger_memory import MemoryLog
 from holdfast.catalog.lifecycle import Transaction
-from holdfast.catalog.state import CatalogState, JobState, Ref
+from holdfast.catalog.state import CatalogState, CheckpointRow, JobState, Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, Scope, Status
 from holdfast.compaction import vacuum
@@ -71,6 +71,11 @@ def _commit_of_ended_attempt() -> AbstractContextManager[None]:
 
 def _no_epochs() -> AbstractContextManager[None]:
     return replaced(lifecycle, "require_newest_epoch", lambda job, epoch, what: None)
+
+
+def _savepoints_on_the_line() -> AbstractContextManager[None]:
+    """As if the line's intervals kept a savepoint's files."""
+    return replaced(CheckpointRow, "line", None)
 
 
 def _start_ends_all() -> AbstractContextManager[None]:
@@ -194,6 +199,7 @@ MUTANTS: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
         "scrub_spares_open": Mutant("files of open attempts are not orphans", _scrub_takes_open),
         "scrub_takes_gone": Mutant("a file that came back after 'gone' is an orphan", _scrub_spares_gone),
         "reuse_from_pinned_parent": Mutant("a commit reuses chunks of its pinned parent only", _reuse_of_anything),
+        "savepoints_own_their_handles": Mutant("a savepoint's content is its own handles only", _savepoints_on_the_line),
         "ids_not_reused": Mutant("the ids of attempts never come back", _ids_come_back),
         "condemn_before_delete": Mutant("a file is deleted only after its condemnation is committed", _delete_first),
         "durable_before_delete": Mutant("what others committed is durable before a file is deleted because of it", _delete_unsettled),
