@@ -257,7 +257,22 @@ def _dies_at(process: Process, verb: str) -> None:
 
 # ---- each rule ------------------------------------------------------------------------------------------------------
 
+
+def test_a_savepoint_keeps_its_files_by_handles_of_its_own() -> None:
+    """The job's line has nothing at the savepoint's seq; nothing of the line lives because of it, and nothing on the line ends it."""
+    world = World()
+    process = world.process()
+    coordinator = process.coordinate()
+    process.checkpoint(coordinator, {"planes": [b"one"]})
+    number = process.savepoint(1, "mine")
+    process.checkpoint(coordinator, {"planes": [b"two"]})
+    process.vacuum()
+    assert world.states_of(number) == {"planes": b"one"}
+    assert_catalog_sound(world)
+
+
 STORIES: dict[str, tuple[Callable[[], None], ...]] = {
+    "savepoints_own_their_handles": (test_a_savepoint_keeps_its_files_by_handles_of_its_own,),
     "commit_rule_from_open_handles": (test_after_a_rollback_a_commit_reopens_what_it_carries,),
     "pins": (test_a_vacuum_spares_what_a_reader_pinned,),
     "commit_needs_open_attempt": (test_a_killed_attempt_cannot_commit_what_scrub_took,),

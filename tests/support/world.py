@@ -49,7 +49,7 @@ from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.increments import ParentState, Written, in_full, on_parent
 from holdfast.writers.registration import register_job
-from holdfast.writers.restore import Checkpoint, load_committed
+from holdfast.writers.restore import Checkpoint, load_committed, place_of
 from holdfast.writers.savepoints import SavepointWriter
 from holdfast.writers.upload import UploadContext
 from tests.support.faults import Faults
@@ -249,7 +249,7 @@ class World:
     def states_of(self, number: int, job: str = JOB) -> dict[str, bytes]:
         """The states of a committed checkpoint, by its manifest."""
         fact = self.job(job).checkpoints[CheckpointId(number)].fact
-        return read_states(load_committed(self.objects, fact), self.objects)
+        return read_states(load_committed(self.objects, fact), place_of(self.objects, fact)[0])
 
     def _ids(self) -> Iterator[int]:
         while True:
