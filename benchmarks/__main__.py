@@ -18,6 +18,12 @@ ABOUT = {
     "commit": "a checkpoint's commit to the ledger, against one Parquet file and one Delta commit with the same syncs; and how it grows",
     "full_checkpoint": "a checkpoint of 10 million rows, against df.write.parquet",
     "restore": "reading it back, verified and not, against spark.read.parquet of the same files",
+    "incremental_checkpoint": "a change set of 1 % of 10 million rows, against df.write.parquet of everything",
+    "changed_groups": "10 million rows with changes in 1 % of the key groups, against df.write.parquet of everything",
+    "restore_chain": "a base with one and with ten change sets of 1 %, against spark.read.parquet of the merged state",
+    "commit_handles": "1 % of 100,000 handles changed: rows and time of the ledger's commit",
+    "rescale": "half of the key groups of a savepoint, against the whole: bytes and time",
+    "savepoint": "a savepoint of 10 million rows, against df.write.parquet of them repartitioned and sorted by key group",
     "garbage": "the cleanup query over a million references, against hand-written DuckDB over the same files",
 }
 

@@ -130,7 +130,10 @@ class Job:
 
     def commit(self, _: int) -> float:
         """The seconds of one checkpoint's commit. Its request, which the writers make, is ready before."""
-        request = self._request()
+        return self.commit_request(self.request())
+
+    def commit_request(self, request: CommitRequest) -> float:
+        """The seconds of the commit of this request, after which the next one may be made."""
 
         def decide(state: CatalogState) -> Transaction:
             transaction = lifecycle.commit_checkpoint(state, self.job_id, request)
@@ -143,7 +146,8 @@ class Job:
         self.attempt, self.parent, self.number = request.next_attempt, request.content, self.number + 1
         return taken
 
-    def _request(self) -> CommitRequest:
+    def request(self) -> CommitRequest:
+        """What the next checkpoint's commit would say, of a few states of a few files."""
         acks = tuple(self._ack(call, state) for call, state in enumerate(STATES))
         content = tuple(chunk for ack in acks for chunk in ack.chunks)
         inherited: frozenset[Identity] = frozenset(chunk.identity for chunk in self.parent)

@@ -23,21 +23,24 @@ VERSIONS_OF = ("holdfast", "deltalake", "pyarrow", "duckdb", "pyspark", "delta-s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One figure with its goal. `ratio` is judged as it is printed."""
+    """One figure with its goal, of which one bound is given. `ratio` is judged as it is printed."""
 
     benchmark: str
     measures: str
     ratio: float
-    at_most: float
     figures: Mapping[str, Any]
+    at_most: float | None = None
+    at_least: float | None = None
 
     @property
     def goal(self) -> str:
-        return f"<= {self.at_most:g}"
+        return f">= {self.at_least:g}" if self.at_most is None else f"<= {self.at_most:g}"
 
     @property
     def holds(self) -> bool:
-        return self.ratio <= self.at_most
+        if self.at_most is not None:
+            return self.ratio <= self.at_most
+        return self.at_least is not None and self.ratio >= self.at_least
 
     def as_json(self, machine: Mapping[str, Any]) -> str:
         """One line, for programs."""

@@ -2,18 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.commit_rule import Identity
+from holdfast.catalog.commit_rule import Identity, by_identity
 from holdfast.catalog.state import JobState
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, Chunk, JobId, Purpose, Retention, Role, StateInfo, StoredFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """Everything that a checkpoint's commit says. `content` (T) is fixed when the manifest is written and never computed again."""
+    """Everything that a checkpoint's commit says. `content` (T) is fixed when the manifest is written and never computed again.
+
+    What costs a look at every chunk is computed here, once: a commit costs what changed, and a retry no more.
+    """
 
     attempt: AttemptToken
     content: tuple[Chunk, ...]
@@ -25,12 +28,22 @@ class CommitRequest:
     progress: Mapping[str, Any] | None
     retention: Retention
     next_attempt: AttemptToken | None = None
+    chunks: Mapping[Identity, Chunk] = field(init=False, repr=False, compare=False)
+    fresh: frozenset[Identity] = field(init=False, repr=False, compare=False)  # chunks that are not of the pinned parent
+    total_bytes: int = field(init=False)
+    new_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        chunks = by_identity(self.content)
+        object.__setattr__(self, "chunks", chunks)
+        object.__setattr__(self, "total_bytes", sum(chunk.length_bytes for chunk in self.content))
+        object.__setattr__(self, "fresh", frozenset(chunks.keys() - self.inherited))
+        object.__setattr__(self, "new_bytes", sum(chunks[identity].length_bytes for identity in self.fresh))
 
 
 def checkpoint_fact(job: JobState, opened: f.AttemptOpened, request: CommitRequest, seq: int, *, new_handles: int) -> f.CheckpointCommitted:
     """A checkpoint, or the savepoint that the attempt was opened for."""
     assert opened.checkpoint_id is not None
-    content = request.content
     is_savepoint = opened.purpose is Purpose.SAVEPOINT
     return f.CheckpointCommitted(
         job_id=job.job_id,
@@ -41,14 +54,14 @@ def checkpoint_fact(job: JobState, opened: f.AttemptOpened, request: CommitReque
         name=opened.name,
         parent_job_id=opened.parent_job_id,
         parent_checkpoint_id=opened.parent_checkpoint_id,
-        is_incremental=any(chunk.identity in request.inherited for chunk in content),
+        is_incremental=len(request.fresh) < len(request.chunks),
         is_key_group_aware=is_key_group_aware(request.states),
         is_self_contained=is_savepoint,
         parallelism=None,
-        handles=len(content),
+        handles=len(request.content),
         new_handles=new_handles,
-        total_bytes=sum(chunk.length_bytes for chunk in content),
-        new_bytes=sum(chunk.length_bytes for chunk in content if chunk.identity not in request.inherited),
+        total_bytes=request.total_bytes,
+        new_bytes=request.new_bytes,
         progress=None if request.progress is None else json.dumps(request.progress),
         path=request.manifest.path,
         sha256=request.manifest.sha256,

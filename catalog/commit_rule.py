@@ -14,21 +14,24 @@ from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, Jo
 Identity = tuple[FileId, int]
 
 
+def by_identity(content: Iterable[Chunk]) -> dict[Identity, Chunk]:
+    """The chunks of a content, in its order."""
+    return {chunk.identity: chunk for chunk in content}
+
+
 def handle_changes(
-    job_id: JobId, seq: int, content: Iterable[Chunk], open_handles: Mapping[Identity, int]
+    job_id: JobId, seq: int, content: Mapping[Identity, Chunk], open_handles: Mapping[Identity, int]
 ) -> tuple[list[f.HandleEnded], list[f.HandleAdded]]:
     """Ends for every chunk of C \\ T at `seq`, handles from `seq` for every chunk of T \\ C.
 
     An EXCLUSIVE handle ends at birth (`seq + 1`), so that it is never in C, and carrying one writes another.
     """
-    chunks = {chunk.identity: chunk for chunk in content}
+    gone = [identity for identity in open_handles if identity not in content]
     ends = [
-        f.HandleEnded(job_id=job_id, seq=seq, file_id=file_id, offset_bytes=offset, from_seq=from_seq, to_seq=seq)
-        for (file_id, offset), from_seq in open_handles.items()
-        if (file_id, offset) not in chunks
+        f.HandleEnded(job_id=job_id, seq=seq, file_id=file_id, offset_bytes=offset, from_seq=open_handles[file_id, offset], to_seq=seq)
+        for file_id, offset in gone
     ]
-    added = [handle(job_id, seq, chunk) for identity, chunk in chunks.items() if identity not in open_handles]
-    return ends, added
+    return ends, [handle(job_id, seq, content[identity]) for identity in content if identity not in open_handles]
 
 
 def handle(job_id: JobId, seq: int, chunk: Chunk, savepoint: AttemptToken | None = None) -> f.HandleAdded:

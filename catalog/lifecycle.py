@@ -156,7 +156,7 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
     _require_own_or_inherited(job, request)
     seq, parent = job.seq + 1, attempt.parent
     keys = {job_key(job_id): seq}
-    ends, added = handle_changes(job_id, seq, request.content, job.open_handles)
+    ends, added = handle_changes(job_id, seq, request.chunks, job.open_handles)
     committed = checkpoint_fact(job, attempt.opened, request, seq, new_handles=len(added))
     facts: list[f.Fact] = [
         committed,
@@ -287,8 +287,9 @@ def require_open(job: JobState, token: AttemptToken, what: str) -> Attempt:
 def _require_own_or_inherited(job: JobState, request: CommitRequest) -> None:
     """I2: a new handle is to a file of this attempt or to a chunk of its pinned parent, and to nothing else."""
     own = {file.file_id for file in request.files}
-    for chunk in request.content:
-        if chunk.identity in request.inherited or chunk.file_id in own or chunk.inline is not None:
+    for identity in request.fresh:
+        chunk = request.chunks[identity]
+        if chunk.file_id in own or chunk.inline is not None:
             continue
         msg = f"attempt {request.attempt} of job {job.name!r} refers to file {chunk.file_id}, neither its own nor of its pinned parent"
         raise RefusedError(msg)

@@ -41,6 +41,12 @@ def test_a_line_has_exactly_the_promised_fields():
     assert list(line) == ["benchmark", "measures", "ratio", "goal", "holds", "figures", "machine"]
 
 
+@pytest.mark.parametrize(("ratio", "holds"), [(10.0, True), (9.99, False), (float("nan"), False)])
+def test_a_goal_from_below_holds_from_its_limit_on(ratio, holds):
+    found = Result(benchmark="changed_groups", measures="bytes", ratio=ratio, at_least=10, figures={})
+    assert (found.goal, found.holds) == (">= 10", holds)
+
+
 @pytest.mark.parametrize(("ratio", "holds"), [(1.299, True), (1.3, True), (1.301, False), (float("nan"), False)])
 def test_a_goal_holds_up_to_its_limit(ratio, holds):
     assert result(ratio).holds is holds

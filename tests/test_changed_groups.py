@@ -118,7 +118,9 @@ def test_a_state_that_is_the_same_costs_nothing(spark, job, catalog):
     assert_reads(spark, job, df)
 
 
-def test_a_chunk_spans_no_group_that_was_not_written(spark, streamed_job):
+@pytest.mark.parametrize("rows_here", [1000, 0], ids=["few", "many"])
+def test_a_chunk_spans_no_group_that_was_not_written(spark, streamed_job, rows_here, monkeypatch):
+    monkeypatch.setattr(spark_groups, "ROWS_HERE", rows_here)
     df = rows(spark, range(100))
     before, _ = write(streamed_job, df)
     changed = with_text(df, ids_in(spark, df, {1, 2, 5, 7}), "b")
@@ -130,6 +132,7 @@ def test_a_chunk_spans_no_group_that_was_not_written(spark, streamed_job):
 
 
 def test_many_rows_go_to_several_files_and_no_group_to_two(spark, streamed_job, monkeypatch):
+    monkeypatch.setattr(spark_groups, "ROWS_HERE", 0)
     monkeypatch.setattr(spark_groups, "FILE_ROWS", 20)
     df = rows(spark, range(100))
     before, _ = write(streamed_job, df)
@@ -181,7 +184,10 @@ def test_a_state_without_keys_is_one_group(spark, streamed_job):
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
-def test_all_types_and_odd_names_come_back_as_they_were(spark, job, zone):
+@pytest.mark.parametrize("rows_here", [1000, 0], ids=["few", "many"])
+def test_all_types_and_odd_names_come_back_as_they_were(spark, streamed_job, zone, rows_here, monkeypatch):
+    monkeypatch.setattr(spark_groups, "ROWS_HERE", rows_here)
+    job = streamed_job
     with session_settings(spark, {"spark.sql.session.timeZone": zone}):
         flat = [f for f in spark.sql(MANY_TYPES).schema.fields if f.name not in ("struct", "array", "map")]
         df = spark.sql(MANY_TYPES).select(*[f.name for f in flat]).toDF("id", *[f"a.b `{f.name}`" for f in flat[1:]]).cache()
@@ -298,9 +304,11 @@ def test_nested_columns_are_refused_by_name(spark, streamed_job):
         write(streamed_job, df)
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_plan_that_gives_other_rows_when_it_runs_again_is_refused(spark, streamed_job, is_first):
+@pytest.mark.parametrize("rows_here", [1000, 0], ids=["few", "many"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["in full", "some groups"])
+def test_a_plan_that_gives_other_rows_when_it_runs_again_is_refused(spark, streamed_job, is_first, rows_here, monkeypatch):
     """Digests of the one run with rows of the other would let a later checkpoint keep rows that it should not."""
+    monkeypatch.setattr(spark_groups, "ROWS_HERE", rows_here)
     df = rows(spark)
     if not is_first:
         write(streamed_job, df)

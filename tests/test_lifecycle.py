@@ -11,7 +11,7 @@ from holdfast.catalog import facts as f
 from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.cleanup import References, find_garbage
 from holdfast.catalog.commit_facts import CommitRequest
-from holdfast.catalog.commit_rule import handle_changes, retired
+from holdfast.catalog.commit_rule import by_identity, handle_changes, retired
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, NotFoundError, RefusedError
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.state import CatalogState, JobState, Ref
@@ -369,7 +369,7 @@ def test_what_reads_another_job_touches_its_key(history: History) -> None:
 def changes(content: str, open_names: str) -> tuple[set[str], set[str]]:
     """Ended and added, for T and C as words of one-letter files; upper-case ones are EXCLUSIVE."""
     chunks = [chunk(n, Scope.EXCLUSIVE if n.isupper() else Scope.SHARED) for n in content]
-    ends, added = handle_changes(JOB, 9, chunks, {(FileId(n), 0): 3 for n in open_names})
+    ends, added = handle_changes(JOB, 9, by_identity(chunks), {(FileId(n), 0): 3 for n in open_names})
     assert all((end.from_seq, end.to_seq) == (3, 9) for end in ends)
     assert all(handle.to_seq == (10 if handle.scope is Scope.EXCLUSIVE else None) for handle in added)
     return {str(end.file_id) for end in ends}, {str(handle.file_id) for handle in added}
@@ -395,13 +395,13 @@ def test_a_commit_ends_what_it_lost_and_adds_what_is_new(content: str, open_name
 
 def test_membership_is_by_chunk_and_not_by_file_or_layer() -> None:
     open_handles = {(FileId("a"), 0): 3, (FileId("a"), 8): 3}
-    ends, added = handle_changes(JOB, 9, [chunk("a", offset=8, layer=5), chunk("a", offset=16)], open_handles)
+    ends, added = handle_changes(JOB, 9, by_identity([chunk("a", offset=8, layer=5), chunk("a", offset=16)]), open_handles)
     assert [(end.file_id, end.offset_bytes) for end in ends] == [("a", 0)]
     assert [(handle.file_id, handle.offset_bytes) for handle in added] == [("a", 16)]
 
 
 def test_a_chunk_that_is_named_twice_gets_one_handle() -> None:
-    _, added = handle_changes(JOB, 9, [chunk("a"), chunk("a")], {})
+    _, added = handle_changes(JOB, 9, by_identity([chunk("a"), chunk("a")]), {})
     assert len(added) == 1
 
 

@@ -14,6 +14,8 @@ from holdfast.writers.spark_read import read_state
 from holdfast.writers.spark_streamed import StreamedVehicle
 from tests.spark_support import context_for, file_rows, row_texts, session_settings
 
+pytestmark = pytest.mark.xdist_group("spark")
+
 
 @pytest.fixture(scope="module")
 def pristine(spark, tmp_path_factory):

@@ -15,6 +15,8 @@ from holdfast.writers.spark_streamed import StreamedVehicle
 from tests.spark_support import context_for, row_texts, session_settings
 from tests.vehicle_contract import MANY_TYPES, VehicleContract
 
+pytestmark = pytest.mark.xdist_group("spark")
+
 
 def first_attempt() -> bool:
     from pyspark import TaskContext

@@ -35,9 +35,10 @@ from holdfast.writers.spark_streamed import ACTION_SETTINGS, ROW_GROUP_BYTES
 from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext, Vehicle
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
-FILE_ROWS = 1_000_000  # of changed groups: about as many go to one task, and into one file
+ROWS_HERE, BYTES_HERE = 500_000, 16 * 1024 * 1024  # of changed groups, compressed: what the driver sorts and uploads by itself
+FILE_ROWS = 1_000_000  # of more than that: about as many go to one task, and into one file
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class GroupWriter:
                 nothing = _with_digest_time(ack_for([], context, upload_ms=0), digest_ms)
                 return Written(acks=(nothing,), info=parent.info, content=parent.chunks)
             if not too_many_groups(parent, changed, digests, limit):
-                ack = _with_digest_time(self._write_groups(frame, changed, digests, context), digest_ms)
+                ack = _with_digest_time(self._write_groups(frame, changed, digests, context, parent), digest_ms)
                 info = replace(state_info(df, context, [ack]), rows=total(digests.values()).rows, group_digests=encode(digests))
                 return on_parent(parent, [ack], info)
         observed, observation = digested(df)
@@ -76,30 +77,56 @@ class GroupWriter:
         acks = [_with_digest_time(acks[0], digest_ms), *acks[1:]]
         return in_full(acks, replace(state_info(df, context, acks), group_digests=encode(digests)))
 
-    def _write_groups(self, frame: "DataFrame", changed: Sequence[int], digests: Mapping[int, GroupDigest], context: UploadContext) -> Ack:
+    def _write_groups(
+        self, frame: "DataFrame", changed: Sequence[int], digests: Mapping[int, GroupDigest], context: UploadContext, parent: ParentState
+    ) -> Ack:
         """Upload the rows of the changed groups, in row groups that span no other; groups without rows are chunks without a file."""
         filled = [group for group in changed if group in digests]
+        expected = [digests[group] for group in filled]
+        starts = np.array([run.start for run in runs(changed)], np.int32)
         started = self.environment.monotonic_s()
-        reports = self._upload(frame, filled, [digests[group] for group in filled], runs(changed), context) if filled else []
+        reports: list[FileReport] = []
+        if filled:
+            within = frame.filter(f"{KEY_GROUP_COLUMN} IN ({', '.join(map(str, filled))})")
+            if _is_small(total(expected).rows, parent):
+                reports, observation = self._upload_from_here(within, starts, context)
+            else:
+                reports, observation = self._upload_from_tasks(_placed(within, filled, expected), starts, context)
+            require_same_rows(observation, expected, context)
+            require_all_rows(reports, observation, context)
         ack = ack_for(reports, context, upload_ms=milliseconds(started, self.environment))
         empty = (_empty_chunk(run, context) for run in runs(group for group in changed if group not in digests))
         ack = replace(ack, chunks=(*ack.chunks, *empty))
         _require_exact(ack, changed, context)
         return ack
 
-    def _upload(
-        self, frame: "DataFrame", filled: Sequence[int], expected: Sequence[GroupDigest], spans: Sequence[range], context: UploadContext
-    ) -> list[FileReport]:
-        within = frame.filter(f"{KEY_GROUP_COLUMN} IN ({', '.join(map(str, filled))})")
-        placed, observation = digested(_placed(within, filled, expected))
-        starts = np.array([span.start for span in spans], np.int32)
-        upload = partial(_upload, context, self.environment, frame.columns, starts)
-        plain = placed.toDF(*[f"c{i}" for i in range(len(frame.columns))])  # `mapInArrow` stumbles over dots and backticks
+    def _upload_from_here(self, frame: "DataFrame", starts: Any, context: UploadContext) -> "tuple[list[FileReport], Observation]":
+        """One file of few rows: to sort them in this process costs less than a shuffle takes to start."""
+        rows, observation = digested(frame)
         with settings(frame.sparkSession, ACTION_SETTINGS):
-            reports = collect_reports(plain.mapInArrow(upload, report_schema()))
-        require_same_rows(observation, expected, context)
-        require_all_rows(reports, observation, context)
-        return reports
+            table = rows.toDF(*_plain_names(frame)).toArrow().rename_columns(frame.columns)
+        tables = _row_groups(iter(table.sort_by(KEY_GROUP_COLUMN).to_batches()), starts)
+        reports = [_upload_file(next(tables), tables, "driver", context, self.environment)] if table.num_rows else []
+        return reports, observation
+
+    def _upload_from_tasks(self, frame: "DataFrame", starts: Any, context: UploadContext) -> "tuple[list[FileReport], Observation]":
+        """A file of each partition."""
+        rows, observation = digested(frame)
+        upload = partial(_upload, context, self.environment, frame.columns, starts)
+        with settings(frame.sparkSession, ACTION_SETTINGS):
+            reports = collect_reports(rows.toDF(*_plain_names(frame)).mapInArrow(upload, report_schema()))
+        return reports, observation
+
+
+def _is_small(rows: int, parent: ParentState) -> bool:
+    """Whether this process can hold so many rows, if they are like the parent's."""
+    row_bytes = parent.info.total_bytes / max(1, parent.info.rows or 0)
+    return rows <= ROWS_HERE and rows * row_bytes <= BYTES_HERE
+
+
+def _plain_names(frame: "DataFrame") -> list[str]:
+    """Arrow's way out of Spark stumbles over dots and backticks."""
+    return [f"c{i}" for i in range(len(frame.columns))]
 
 
 def _is_comparable(df: "DataFrame", context: UploadContext, parent: ParentState) -> bool:
@@ -165,25 +192,27 @@ def _placed(frame: "DataFrame", groups: Sequence[int], digests: Sequence[GroupDi
     return frame.repartitionById(len(firsts) + 1, number).sortWithinPartitions(KEY_GROUP_COLUMN)
 
 
-# ---- in a task --------------------------------------------------------------------------------------------------------
+# ---- files, in a task or here --------------------------------------------------------------------------------------------------------
 
 
 def _upload(
     context: UploadContext, environment: Environment, columns: list[str], starts: Any, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """One file of the task's rows, durable before its report goes to the driver; no file without rows."""
+    from pyspark import TaskContext
+
     tables = _row_groups((batch.rename_columns(columns) for batch in batches if batch.num_rows), starts)
     first = next(tables, None)
     if first is not None:
-        yield report_batch([_upload_file(first, tables, context, environment)])
+        task = TaskContext.get()
+        assert task is not None
+        yield report_batch([_upload_file(first, tables, task.taskAttemptId(), context, environment)])
 
 
-def _upload_file(first: pa.Table, others: Iterator[pa.Table], context: UploadContext, environment: Environment) -> FileReport:
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    assert task is not None
-    name = f"{context.call}_{task.taskAttemptId()}_{environment.new_id()}"  # no other task's, of this or another run
+def _upload_file(
+    first: pa.Table, others: Iterator[pa.Table], writer_id: int | str, context: UploadContext, environment: Environment
+) -> FileReport:
+    name = f"{context.call}_{writer_id}_{environment.new_id()}"  # no other writer's, of this or another run
     path = paths.streamed_file(context.job_id, context.metadata.checkpoint_id, context.attempt, name, 0)
     footers: list[Any] = []
     with (
