@@ -274,4 +274,10 @@ def test_the_whole_demo_ends_well(tmp_path: Path) -> None:
     assert [kill["place"] for kill in told["kills"]] == ["upload", "commit", "deletion"]
     assert told["taken_over_files"] > 0, "the killed vacuum left condemned files to the next"
     assert told["flights"] == FLIGHTS
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir() if path.is_dir()) == ["catalog", "logs", "stops"]
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir() if path.is_dir()) == [
+        "catalog",
+        "logs",
+        "moved-savepoint",
+        "other-catalog",
+        "stops",
+    ]

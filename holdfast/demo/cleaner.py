@@ -12,7 +12,7 @@ from holdfast.demo.places import Places, tell
 from holdfast.facade import Catalog, open_catalog
 
 ENOUGH = "enough"  # a file of the demo's directory: the parent asks the cleaner to end
-PAUSE_S = 2.0
+PAUSE_S = 3.0
 
 
 def main() -> None:
