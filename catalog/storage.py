@@ -71,3 +71,47 @@ class Storage(Protocol):
 
     def empty_directories(self, prefix: str) -> Iterator[str]:
         """Directories below a prefix that hold no object at any depth, deepest first; none where directories do not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassingStorage:
+    """Passes every verb on, for a storage that only differs in some of them."""
+
+    inner: Storage
+
+    @property
+    def address(self) -> str:
+        return self.inner.address
+
+    def create(self, path: str, data: bytes) -> None:
+        self.inner.create(path, data)
+
+    def create_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self.inner.create_stream(path)
+
+    def read(self, path: str) -> bytes:
+        return self.inner.read(path)
+
+    def open_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self.inner.open_stream(path)
+
+    def size(self, path: str) -> int:
+        return self.inner.size(path)
+
+    def digest(self, path: str) -> Digest:
+        return self.inner.digest(path)
+
+    def make_durable(self, path: str) -> None:
+        self.inner.make_durable(path)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        return self.inner.list(prefix)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(path)
+
+    def remove_empty_directory(self, path: str) -> bool:
+        return self.inner.remove_empty_directory(path)
+
+    def empty_directories(self, prefix: str) -> Iterator[str]:
+        return self.inner.empty_directories(prefix)

@@ -6,13 +6,12 @@ A place is armed by a file that the parent makes; reaching it makes another.
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from holdfast.catalog.paths import MANIFEST_NAME
-from holdfast.catalog.storage import Digest, Storage, StoredObject
+from holdfast.catalog.storage import PassingStorage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,15 +75,10 @@ def stopping_midway(df: "DataFrame", stops: Stops) -> "DataFrame":
 
 
 @dataclass(frozen=True, slots=True)
-class StoppingStorage:
-    """Passes every verb on; stops once a manifest is written (its commit comes next), and between two deletions."""
+class StoppingStorage(PassingStorage):
+    """Stops once a manifest is written (its commit comes next), and between two deletions."""
 
-    inner: Storage
     stops: Stops
-
-    @property
-    def address(self) -> str:
-        return self.inner.address
 
     def create(self, path: str, data: bytes) -> None:
         self.inner.create(path, data)
@@ -94,30 +88,3 @@ class StoppingStorage:
     def delete(self, path: str) -> None:
         self.inner.delete(path)
         self.stops.here(DELETION)
-
-    def create_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self.inner.create_stream(path)
-
-    def read(self, path: str) -> bytes:
-        return self.inner.read(path)
-
-    def open_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self.inner.open_stream(path)
-
-    def size(self, path: str) -> int:
-        return self.inner.size(path)
-
-    def digest(self, path: str) -> Digest:
-        return self.inner.digest(path)
-
-    def make_durable(self, path: str) -> None:
-        self.inner.make_durable(path)
-
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        return self.inner.list(prefix)
-
-    def remove_empty_directory(self, path: str) -> bool:
-        return self.inner.remove_empty_directory(path)
-
-    def empty_directories(self, prefix: str) -> Iterator[str]:
-        return self.inner.empty_directories(prefix)

@@ -7,10 +7,10 @@ or deleted with the version at its time, and every checkpoint that a caller was 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import lifecycle, paths
@@ -21,7 +21,7 @@ from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
 from holdfast.catalog.marker import create_marker
 from holdfast.catalog.queries import FoldedQueries
 from holdfast.catalog.state import JobState, Ref
-from holdfast.catalog.storage import Digest, Storage, StoredObject
+from holdfast.catalog.storage import PassingStorage
 from holdfast.catalog.storage_memory import MemoryStorage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import (
@@ -157,54 +157,29 @@ class FakeStateWriter:
         )
 
 
-class RecordingStorage:
-    """Passes every verb on, and writes down what was made and deleted, with the ledger's version at that time."""
+@dataclass(frozen=True, slots=True)
+class RecordingStorage(PassingStorage):
+    """Writes down what was made and deleted, with the ledger's version at that time."""
 
-    def __init__(self, inner: Storage, log: MemoryLog) -> None:
-        self.inner, self.log = inner, log
-        self.calls: list[StorageCall] = []
-
-    @property
-    def address(self) -> str:
-        return self.inner.address
+    log: MemoryLog
+    calls: list[StorageCall] = field(default_factory=list)
 
     def create(self, path: str, data: bytes) -> None:
         self.inner.create(path, data)
-        self.calls.append(StorageCall(verb="create", path=path, version=self.log.version, durable_version=self.log.durable_version))
+        self._record("create", path)
 
     @contextmanager
     def create_stream(self, path: str) -> Iterator[BinaryIO]:
         with self.inner.create_stream(path) as stream:
             yield stream
-        self.calls.append(StorageCall(verb="create", path=path, version=self.log.version, durable_version=self.log.durable_version))
-
-    def read(self, path: str) -> bytes:
-        return self.inner.read(path)
-
-    def open_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self.inner.open_stream(path)
-
-    def size(self, path: str) -> int:
-        return self.inner.size(path)
-
-    def digest(self, path: str) -> Digest:
-        return self.inner.digest(path)
-
-    def make_durable(self, path: str) -> None:
-        self.inner.make_durable(path)
-
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        return self.inner.list(prefix)
+        self._record("create", path)
 
     def delete(self, path: str) -> None:
         self.inner.delete(path)
-        self.calls.append(StorageCall(verb="delete", path=path, version=self.log.version, durable_version=self.log.durable_version))
+        self._record("delete", path)
 
-    def remove_empty_directory(self, path: str) -> bool:
-        return self.inner.remove_empty_directory(path)
-
-    def empty_directories(self, prefix: str) -> Iterator[str]:
-        return self.inner.empty_directories(prefix)
+    def _record(self, verb: Literal["create", "delete"], path: str) -> None:
+        self.calls.append(StorageCall(verb=verb, path=path, version=self.log.version, durable_version=self.log.durable_version))
 
 
 @dataclass(slots=True)
