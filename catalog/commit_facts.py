@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.catalog import facts as f
 from holdfast.catalog.commit_rule import Identity, by_identity
 from holdfast.catalog.state import JobState
-from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, Chunk, JobId, Purpose, Retention, Role, StateInfo, StoredFile
+from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, Chunk, JobId, Purpose, Retention, Role, Scope, StateInfo, StoredFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,7 @@ class CommitRequest:
     next_attempt: AttemptToken | None = None
     chunks: Mapping[Identity, Chunk] = field(init=False, repr=False, compare=False)
     fresh: frozenset[Identity] = field(init=False, repr=False, compare=False)  # chunks that are not of the pinned parent
+    touched: tuple[Identity, ...] = field(init=False, repr=False, compare=False)  # in which it differs from what the parent left open
     total_bytes: int = field(init=False)
     new_bytes: int = field(init=False)
 
@@ -38,6 +39,8 @@ class CommitRequest:
         object.__setattr__(self, "chunks", chunks)
         object.__setattr__(self, "total_bytes", sum(chunk.length_bytes for chunk in self.content))
         object.__setattr__(self, "fresh", frozenset(chunks.keys() - self.inherited))
+        own = (i for i, chunk in chunks.items() if i not in self.inherited or chunk.scope is Scope.EXCLUSIVE)
+        object.__setattr__(self, "touched", (*(self.inherited - chunks.keys()), *own))
         object.__setattr__(self, "new_bytes", sum(chunks[identity].length_bytes for identity in self.fresh))
 
 
@@ -150,4 +153,5 @@ def ack_fact(job_id: JobId, seq: int, ack: Ack) -> f.Acknowledged:
         rows=ack.metrics.rows,
         upload_ms=ack.metrics.upload_ms,
         digest_ms=ack.metrics.digest_ms,
+        sort_ms=ack.metrics.sort_ms,
     )

@@ -4,7 +4,7 @@ A commit at seq S has its full content T. C is the set of the job's chunks whose
 never the parent's content: a dropped branch's open intervals would otherwise swallow new checkpoints.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from holdfast.catalog import facts as f
@@ -20,18 +20,26 @@ def by_identity(content: Iterable[Chunk]) -> dict[Identity, Chunk]:
 
 
 def handle_changes(
-    job_id: JobId, seq: int, content: Mapping[Identity, Chunk], open_handles: Mapping[Identity, int]
+    job_id: JobId,
+    seq: int,
+    content: Mapping[Identity, Chunk],
+    open_handles: Mapping[Identity, int],
+    among: Collection[Identity] | None = None,
 ) -> tuple[list[f.HandleEnded], list[f.HandleAdded]]:
     """Ends for every chunk of C \\ T at `seq`, handles from `seq` for every chunk of T \\ C.
 
     An EXCLUSIVE handle ends at birth (`seq + 1`), so that it is never in C, and carrying one writes another.
+    `among` are the only chunks in which C and T can differ (None: any), so that a commit costs what changed.
     """
-    gone = [identity for identity in open_handles if identity not in content]
+    gone = [identity for identity in (open_handles if among is None else among) if identity in open_handles and identity not in content]
+    new = [identity for identity in (content if among is None else among) if identity in content and identity not in open_handles]
+    if len(content) - len(open_handles) != len(new) - len(gone):  # `among` was not all
+        return handle_changes(job_id, seq, content, open_handles)
     ends = [
         f.HandleEnded(job_id=job_id, seq=seq, file_id=file_id, offset_bytes=offset, from_seq=open_handles[file_id, offset], to_seq=seq)
         for file_id, offset in gone
     ]
-    return ends, [handle(job_id, seq, content[identity]) for identity in content if identity not in open_handles]
+    return ends, [handle(job_id, seq, content[identity]) for identity in new]
 
 
 def handle(job_id: JobId, seq: int, chunk: Chunk, savepoint: AttemptToken | None = None) -> f.HandleAdded:

@@ -156,7 +156,9 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
     _require_own_or_inherited(job, request)
     seq, parent = job.seq + 1, attempt.parent
     keys = {job_key(job_id): seq}
-    ends, added = handle_changes(job_id, seq, request.chunks, job.open_handles)
+    # What is open is what the last commit left open, so that after its parent's the two can differ only in what the request changed.
+    among = request.touched if parent == Ref(job_id, CheckpointId(job.last_committed_id)) else None
+    ends, added = handle_changes(job_id, seq, request.chunks, job.open_handles, among)
     committed = checkpoint_fact(job, attempt.opened, request, seq, new_handles=len(added))
     facts: list[f.Fact] = [
         committed,

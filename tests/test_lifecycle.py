@@ -89,11 +89,13 @@ class History:
         content = tuple(chunk(name, Scope.EXCLUSIVE if name.isupper() else Scope.SHARED) for name in names)
         number = self.job.attempts[attempt].opened.checkpoint_id if attempt in self.job.attempts else 0
         new = [c for c in content if c.file_id not in self.references.files]
+        opened = self.job.attempts.get(attempt)
+        of_parent = self.content(opened.parent.checkpoint_id) if opened and opened.parent else set()
         return CommitRequest(
             attempt=attempt,
             content=content,
             states=(StateInfo(operator="main", state="a", format="bytes"),),
-            inherited=frozenset(c.identity for c in content if c not in new),
+            inherited=frozenset([*(c.identity for c in content if c not in new), *((FileId(name), 0) for name in of_parent)]),
             files=tuple(
                 StoredFile(file_id=c.file_id, path=f"path/{c.file_id}", size_bytes=10, sha256="0" * 64, scope=c.scope) for c in new
             ),
@@ -403,6 +405,13 @@ def test_membership_is_by_chunk_and_not_by_file_or_layer() -> None:
 def test_a_chunk_that_is_named_twice_gets_one_handle() -> None:
     _, added = handle_changes(JOB, 9, by_identity([chunk("a"), chunk("a")]), {})
     assert len(added) == 1
+
+
+def test_what_changed_is_enough_to_look_at_unless_the_counts_do_not_add_up() -> None:
+    content, open_handles = by_identity([chunk("a"), chunk("c")]), {(FileId("a"), 0): 3, (FileId("b"), 0): 3}
+    everything = handle_changes(JOB, 9, content, open_handles)
+    assert handle_changes(JOB, 9, content, open_handles, [(FileId("b"), 0), (FileId("c"), 0)]) == everything
+    assert handle_changes(JOB, 9, content, open_handles, [(FileId("c"), 0)]) == everything, "the change of b was kept from it"
 
 
 def test_on_the_straight_line_a_commit_costs_the_change(history: History) -> None:
