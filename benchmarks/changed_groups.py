@@ -6,7 +6,7 @@ from benchmarks.changes import MAX_PARALLELISM, run_changes
 from benchmarks.harness import Result
 from benchmarks.spark_support import KEY, ROWS, STATE
 
-ROUNDS = 5
+ROUNDS = 9
 TIMES_LESS = 1.7
 CHANGED = max(1, MAX_PARALLELISM // 100)  # of the key groups
 

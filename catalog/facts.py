@@ -219,6 +219,7 @@ class Acknowledged:
     rows: int | None
     upload_ms: int
     digest_ms: int
+    sort_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,6 +136,7 @@ class CheckpointMetrics:
     rows: int | None = None
     upload_ms: int = 0
     digest_ms: int = 0
+    sort_ms: int | None = None  # None: nothing was sorted by key group, or Spark did not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

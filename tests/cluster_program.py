@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from holdfast.catalog.errors import DamagedFileError
 from holdfast.catalog.storage_local import LocalStorage
+from holdfast.writers.increments import chunks_of
 from holdfast.writers.spark_files import state_info
 from holdfast.writers.spark_native import NativeVehicle
 from holdfast.writers.spark_read import read_state
@@ -43,12 +44,12 @@ def run(root: Path) -> dict[str, object]:
         context = context_for(storage, call=call)
         acks = vehicle.write(df, context)
         info = state_info(df, context, acks)
-        kept = read_state(spark, storage, info, acks[0].chunks, file_rows(acks), max_parallelism=128)
+        kept = read_state(spark, storage, info, chunks_of(acks), file_rows(acks), max_parallelism=128)
         found[type(vehicle).__name__] = {"rows": info.rows, "equal": row_texts(kept) == row_texts(expected)}
     place = storage.root / acks[0].files[0].path
     place.write_bytes(place.read_bytes()[:-1])
     try:
-        read_state(spark, storage, info, acks[0].chunks, file_rows(acks), max_parallelism=128)
+        read_state(spark, storage, info, chunks_of(acks), file_rows(acks), max_parallelism=128)
     except DamagedFileError as error:
         found["damage"] = str(error)
     found["executors"] = len({row.pid for row in spark.range(0, 100, 1, 8).mapInArrow(process_id, "pid bigint, n bigint").collect()})

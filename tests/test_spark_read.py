@@ -8,6 +8,7 @@ import pytest
 from holdfast.catalog.errors import CorruptionError, DamagedFileError, FormatError, UsageError
 from holdfast.catalog.storage_local import LocalStorage
 from holdfast.catalog.types import Role
+from holdfast.writers.increments import chunks_of
 from holdfast.writers.spark_files import TASK_FILES, _shares, state_info
 from holdfast.writers.spark_native import NativeVehicle
 from holdfast.writers.spark_read import read_state
@@ -118,7 +119,7 @@ def test_a_sound_state_comes_back_without_its_key_groups(spark, tmp_path, vehicl
     storage, df = LocalStorage(tmp_path), spark.range(0, 50, 1, 2)
     acks = vehicle.write(df, context_for(storage))
     info = state_info(df, context_for(storage), acks)
-    kept = read_state(spark, storage, info, acks[0].chunks, file_rows(acks), max_parallelism=128, verify=verify)
+    kept = read_state(spark, storage, info, chunks_of(acks), file_rows(acks), max_parallelism=128, verify=verify)
     assert kept.schema.simpleString() == "struct<id:bigint>"
     assert row_texts(kept) == row_texts(df)
 

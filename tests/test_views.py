@@ -33,7 +33,7 @@ CONTRACT = {
     "holds": "job_id, checkpoint_id, hold, note, created_at, created_by",
     "readers": "job_id, checkpoint_id, attempt, opened_by, since, process",
     "unreferenced_files": "file_id, job_id, path, size_bytes",
-    "ack_metrics": "job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, rows",
+    "ack_metrics": "job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, sort_ms, rows",
     "maintenance_runs": "run_id, what, started_at, ended_at, outcome, figures",
 }
 
@@ -103,7 +103,7 @@ EXPECTED = {
     "holds": [(J, 2, "audit", "again", minute(7), "ann@host"), (J, 2, "legal", "case 7", minute(6), "ann@host")],
     "readers": [],
     "unreferenced_files": [("a5-1", J, f"jobs/{J}/a5-1", 100)],
-    "ack_metrics": [(J, 1, "main", "per_route", 0, 20, 0, 7, 3, 2)],
+    "ack_metrics": [(J, 1, "main", "per_route", 0, 20, 0, 7, 3, None, 2)],
     "maintenance_runs": [("r1", "vacuum", minute(20), minute(22), "done", "{}")],
 }  # fmt: skip
 

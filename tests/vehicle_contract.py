@@ -213,12 +213,24 @@ class VehicleContract:
             vehicle.write(spark.range(5), context_for(storage))
             assert {name: spark.conf.get(name) for name in own} == own
 
-    def test_metrics_are_of_this_write(self, spark, vehicle, storage):
-        (ack,) = vehicle.write(spark.range(50_000), context_for(storage))
-        assert ack.metrics.rows == 50_000
-        assert ack.metrics.upload_ms >= 1
-        assert ack.metrics.bytes_reused == 0
-        assert (ack.checkpoint_id, ack.attempt, ack.operator, ack.state) == (7, ATTEMPT, "main", "per_aircraft")
+    def test_each_task_acknowledges_what_it_wrote(self, spark, vehicle, storage):
+        acks = vehicle.write(spark.range(0, 50_000, 1, 2), context_for(storage))
+        assert [(ack.subtask, ack.metrics.rows, len(ack.files)) for ack in sorted(acks, key=lambda ack: ack.subtask)] == [
+            (0, 25_000, 1),
+            (1, 25_000, 1),
+        ]
+        for ack in acks:
+            assert (ack.checkpoint_id, ack.attempt, ack.operator, ack.state) == (7, ATTEMPT, "main", "per_aircraft")
+            assert ack.metrics.bytes_written == ack.files[0].size_bytes
+            assert ack.metrics.upload_ms >= 1
+            assert ack.metrics.bytes_reused == 0
+            assert ack.metrics.sort_ms is None, "nothing was sorted"
+
+    def test_a_savepoint_tells_how_long_its_rows_were_sorted(self, spark, vehicle, storage):
+        described = spark.sparkContext.getLocalProperty("spark.job.description")
+        acks = vehicle.write(spark.range(0, 200_000, 1, 2), context_for(storage, is_savepoint=True, directory="jobs/j/savepoints/a"))
+        assert acks[0].metrics.sort_ms > 0
+        assert spark.sparkContext.getLocalProperty("spark.job.description") == described
 
     @pytest.mark.parametrize(
         ("query", "key", "said"),

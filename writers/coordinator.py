@@ -283,7 +283,8 @@ class Coordinator:
         writer.close()
         try:
             if self._parent is not None and self._parent.job_id != self._job_id:
-                self._opened = self._open_attempt(self._parent)  # first: what it begins with is pinned by nothing else
+                with suppress(RefusedError):  # dropped meanwhile: nothing can begin with it any more, as the next checkpoint will say
+                    self._opened = self._open_attempt(self._parent)  # first: what it begins with is pinned by nothing else
             self._end(writer.attempt, f"{type(error).__name__}: {error}"[:500], writer.acked_files)
         except (AttemptEndedError, FencedError) as ended:  # by somebody else; scrub finds its files, or took them while they were written
             if type(ended) is not type(error):

@@ -5,6 +5,7 @@ One Spark job for all files. What an executor finds comes back as rows, never as
 failed task to be tried again.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,6 +29,7 @@ TASK_BYTES = 32 * 1024 * 1024  # small files share a task: starting one costs as
 TASK_FILES = 64
 
 PARQUET = "parquet"
+PART_FILE = re.compile(r"/part-(\d+)-[^/]*$")  # as Spark's writer names the file of a partition
 COUNTED_ROWS = "rows"  # the Observation's metric
 
 PART = pa.struct(
@@ -47,6 +49,8 @@ REPORT_SCHEMA = pa.schema(
         pa.field("sha256", pa.string()),
         pa.field("parts", pa.list_(pa.field("item", PART, nullable=False)), nullable=False),
         pa.field("digest_ms", pa.int64(), nullable=False),
+        pa.field("upload_ms", pa.int64()),
+        pa.field("subtask", pa.int32()),
     ]
 )
 
@@ -60,6 +64,8 @@ class FileReport:
     sha256: str | None = None
     parts: tuple[Part, ...] = ()
     digest_ms: int = 0
+    upload_ms: int | None = None  # of the task that made the file, where it could be timed
+    subtask: int | None = None  # the number of that task's partition
 
     @property
     def rows(self) -> int:
@@ -103,24 +109,46 @@ def require_all_rows(reports: Sequence[FileReport], observation: "Observation", 
         raise CorruptionError(msg)
 
 
-def ack_for(reports: Iterable[FileReport], context: UploadContext, *, upload_ms: int) -> Ack:
-    """The one ack of a write call: its files in the order of their paths, with a chunk for each of their parts."""
+def acks_for(reports: Iterable[FileReport], context: UploadContext, *, upload_ms: int, sort_ms: int | None = None) -> list[Ack]:
+    """The acks of a write call, in the order of the files' paths: one for each file, which is a task's; one without files if there is none.
+
+    `upload_ms` is of the whole call, for tasks that could not time their own; `sort_ms` is of all tasks, and told once.
+    """
     ordered = sorted(reports, key=lambda report: report.path)
-    files = tuple(_stored_file(report, i, context) for i, report in enumerate(ordered))
+    if not ordered:
+        return [_ack((), context, CheckpointMetrics(rows=0, upload_ms=upload_ms, sort_ms=sort_ms))]
+    return [_file_ack(report, i, context, upload_ms, None if i else sort_ms) for i, report in enumerate(ordered)]
+
+
+def _file_ack(report: FileReport, index: int, context: UploadContext, upload_ms: int, sort_ms: int | None) -> Ack:
+    metrics = CheckpointMetrics(
+        bytes_written=report.size_bytes or 0,
+        rows=report.rows,
+        upload_ms=upload_ms if report.upload_ms is None else report.upload_ms,
+        digest_ms=report.digest_ms,
+        sort_ms=sort_ms,
+    )
+    file = _stored_file(report, index, context)
+    chunks = tuple(_chunk(part, file, context) for part in report.parts)
+    return _ack(chunks, context, metrics, (file,), report.subtask)
+
+
+def _ack(
+    chunks: tuple[Chunk, ...],
+    context: UploadContext,
+    metrics: CheckpointMetrics,
+    files: tuple[StoredFile, ...] = (),
+    subtask: int | None = None,
+) -> Ack:
     return Ack(
         checkpoint_id=context.metadata.checkpoint_id,
         attempt=context.attempt,
         operator=context.operator,
         state=context.state,
-        subtask=None,
+        subtask=subtask,
         files=files,
-        chunks=tuple(_chunk(part, file, context) for report, file in zip(ordered, files, strict=True) for part in report.parts),
-        metrics=CheckpointMetrics(
-            bytes_written=sum(file.size_bytes for file in files),
-            rows=sum(report.rows for report in ordered),
-            upload_ms=upload_ms,
-            digest_ms=sum(report.digest_ms for report in ordered),
-        ),
+        chunks=chunks,
+        metrics=metrics,
     )
 
 
@@ -233,7 +261,9 @@ def _seal_file(storage: Storage, environment: Environment, path: str) -> FileRep
         return FileReport(path=path)
     digest_ms = milliseconds(started, environment)
     storage.make_durable(path)
-    return FileReport(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256, parts=parts, digest_ms=digest_ms)
+    part = PART_FILE.search(path)
+    subtask = int(part[1]) if part else None
+    return FileReport(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256, parts=parts, digest_ms=digest_ms, subtask=subtask)
 
 
 def milliseconds(started_s: float, environment: Environment) -> int:

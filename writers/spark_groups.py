@@ -1,37 +1,35 @@
 """`mode="changed-groups"`: only the key groups whose rows differ from the parent's are written, as a new base of exactly these groups."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.catalog import paths
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import CorruptionError
 from holdfast.catalog.types import Ack, ChainLimit, Chunk, Role, Scope
 from holdfast.writers.group_digests import GroupDigest, changed_groups, decode, encode, runs, total
-from holdfast.writers.increments import ParentState, Written, in_full, on_parent, too_many_groups
-from holdfast.writers.parquet_layout import digest_all, parts_of
+from holdfast.writers.increments import ParentState, Written, chunks_of, in_full, on_parent, too_many_groups
 from holdfast.writers.spark_digests import digested, group_digests, refuse_nested, require_same_rows
 from holdfast.writers.spark_files import (
     FileReport,
-    ack_for,
+    acks_for,
     collect_reports,
     milliseconds,
-    report_batch,
     report_schema,
     require_all_rows,
     state_info,
 )
 from holdfast.writers.spark_frame import has_columns_of, keyed
 from holdfast.writers.spark_session import settings
-from holdfast.writers.spark_streamed import ACTION_SETTINGS, ROW_GROUP_BYTES
+from holdfast.writers.spark_sorting import timed_sort
+from holdfast.writers.spark_streamed import ACTION_SETTINGS, ROW_GROUP_BYTES, upload_of_task, upload_tables, with_plain_names
 from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext, Vehicle
 
 if TYPE_CHECKING:
@@ -65,68 +63,74 @@ class GroupWriter:
         if parent is not None and parent.info.group_digests is not None and _is_comparable(df, context, parent):
             changed = changed_groups(decode(parent.info.group_digests), digests)
             if not changed:
-                nothing = _with_digest_time(ack_for([], context, upload_ms=0), digest_ms)
-                return Written(acks=(nothing,), info=parent.info, content=parent.chunks)
+                nothing = _with_digest_time(acks_for([], context, upload_ms=0), digest_ms)
+                return Written(acks=nothing, info=parent.info, content=parent.chunks)
             if not too_many_groups(parent, changed, digests, limit):
-                ack = _with_digest_time(self._write_groups(frame, changed, digests, context, parent), digest_ms)
-                info = replace(state_info(df, context, [ack]), rows=total(digests.values()).rows, group_digests=encode(digests))
-                return on_parent(parent, [ack], info)
+                acks = _with_digest_time(self._write_groups(frame, changed, digests, context, parent), digest_ms)
+                info = replace(state_info(df, context, acks), rows=total(digests.values()).rows, group_digests=encode(digests))
+                return on_parent(parent, acks, info)
         observed, observation = digested(df)
-        acks = self.vehicle.write(observed, context)
+        acks = _with_digest_time(self.vehicle.write(observed, context), digest_ms)
         require_same_rows(observation, digests.values(), context)
-        acks = [_with_digest_time(acks[0], digest_ms), *acks[1:]]
         return in_full(acks, replace(state_info(df, context, acks), group_digests=encode(digests)))
 
     def _write_groups(
         self, frame: "DataFrame", changed: Sequence[int], digests: Mapping[int, GroupDigest], context: UploadContext, parent: ParentState
-    ) -> Ack:
+    ) -> list[Ack]:
         """Upload the rows of the changed groups, in row groups that span no other; groups without rows are chunks without a file."""
         filled = [group for group in changed if group in digests]
         expected = [digests[group] for group in filled]
         starts = np.array([run.start for run in runs(changed)], np.int32)
         started = self.environment.monotonic_s()
-        reports: list[FileReport] = []
+        uploaded = _Uploaded()
         if filled:
             within = frame.filter(f"{KEY_GROUP_COLUMN} IN ({', '.join(map(str, filled))})")
             if _is_small(total(expected).rows, parent):
-                reports, observation = self._upload_from_here(within, starts, context)
+                uploaded = self._upload_from_here(within, starts, context)
             else:
-                reports, observation = self._upload_from_tasks(_placed(within, filled, expected), starts, context)
-            require_same_rows(observation, expected, context)
-            require_all_rows(reports, observation, context)
-        ack = ack_for(reports, context, upload_ms=milliseconds(started, self.environment))
+                uploaded = self._upload_from_tasks(_placed(within, filled, expected), starts, context)
+            assert uploaded.observation is not None
+            require_same_rows(uploaded.observation, expected, context)
+            require_all_rows(uploaded.reports, uploaded.observation, context)
+        acks = acks_for(uploaded.reports, context, upload_ms=milliseconds(started, self.environment), sort_ms=uploaded.sort_ms)
         empty = (_empty_chunk(run, context) for run in runs(group for group in changed if group not in digests))
-        ack = replace(ack, chunks=(*ack.chunks, *empty))
-        _require_exact(ack, changed, context)
-        return ack
+        acks = [replace(acks[0], chunks=(*acks[0].chunks, *empty)), *acks[1:]]
+        _require_exact(acks, changed, context)
+        return acks
 
-    def _upload_from_here(self, frame: "DataFrame", starts: Any, context: UploadContext) -> "tuple[list[FileReport], Observation]":
+    def _upload_from_here(self, frame: "DataFrame", starts: Any, context: UploadContext) -> "_Uploaded":
         """One file of few rows: to sort them in this process costs less than a shuffle takes to start."""
         rows, observation = digested(frame)
         with settings(frame.sparkSession, ACTION_SETTINGS):
-            table = rows.toDF(*_plain_names(frame)).toArrow().rename_columns(frame.columns)
-        tables = _row_groups(iter(table.sort_by(KEY_GROUP_COLUMN).to_batches()), starts)
-        reports = [_upload_file(next(tables), tables, "driver", context, self.environment)] if table.num_rows else []
-        return reports, observation
+            table = with_plain_names(rows).toArrow().rename_columns(frame.columns)
+        started = self.environment.monotonic_s()
+        table = table.sort_by(KEY_GROUP_COLUMN)
+        sort_ms = milliseconds(started, self.environment)
+        report = upload_tables(_row_groups(iter(table.to_batches()), starts), "driver", context, self.environment)
+        return _Uploaded([] if report is None else [report], observation, sort_ms)
 
-    def _upload_from_tasks(self, frame: "DataFrame", starts: Any, context: UploadContext) -> "tuple[list[FileReport], Observation]":
+    def _upload_from_tasks(self, frame: "DataFrame", starts: Any, context: UploadContext) -> "_Uploaded":
         """A file of each partition."""
         rows, observation = digested(frame)
         upload = partial(_upload, context, self.environment, frame.columns, starts)
-        with settings(frame.sparkSession, ACTION_SETTINGS):
-            reports = collect_reports(rows.toDF(*_plain_names(frame)).mapInArrow(upload, report_schema()))
-        return reports, observation
+        with settings(frame.sparkSession, ACTION_SETTINGS), timed_sort(frame.sparkSession, context, self.environment) as sort:
+            reports = collect_reports(with_plain_names(rows).mapInArrow(upload, report_schema()))
+        return _Uploaded(reports, observation, sort.ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Uploaded:
+    """The files, and what Spark observed of the rows in the action that read them; None: there were no rows to read."""
+
+    reports: Sequence[FileReport] = ()
+    observation: "Observation | None" = None
+    sort_ms: int | None = None
 
 
 def _is_small(rows: int, parent: ParentState) -> bool:
     """Whether this process can hold so many rows, if they are like the parent's."""
     row_bytes = parent.info.total_bytes / max(1, parent.info.rows or 0)
     return rows <= ROWS_HERE and rows * row_bytes <= BYTES_HERE
-
-
-def _plain_names(frame: "DataFrame") -> list[str]:
-    """Arrow's way out of Spark stumbles over dots and backticks."""
-    return [f"c{i}" for i in range(len(frame.columns))]
 
 
 def _is_comparable(df: "DataFrame", context: UploadContext, parent: ParentState) -> bool:
@@ -139,8 +143,10 @@ def _is_comparable(df: "DataFrame", context: UploadContext, parent: ParentState)
     )
 
 
-def _with_digest_time(ack: Ack, digest_ms: int) -> Ack:
-    return replace(ack, metrics=replace(ack.metrics, digest_ms=ack.metrics.digest_ms + digest_ms))
+def _with_digest_time(acks: Sequence[Ack], digest_ms: int) -> tuple[Ack, ...]:
+    """With the time that the digests of the groups took, told once."""
+    first = acks[0].metrics
+    return replace(acks[0], metrics=replace(first, digest_ms=first.digest_ms + digest_ms)), *acks[1:]
 
 
 def _empty_chunk(run: range, context: UploadContext) -> Chunk:
@@ -162,10 +168,10 @@ def _empty_chunk(run: range, context: UploadContext) -> Chunk:
     )
 
 
-def _require_exact(ack: Ack, changed: Sequence[int], context: UploadContext) -> None:
+def _require_exact(acks: Iterable[Ack], changed: Sequence[int], context: UploadContext) -> None:
     """Raises CorruptionError if a chunk would hide a group that was not written: its rows would be lost."""
     of_run = {group: run for run in runs(changed) for group in run}
-    for chunk in ack.chunks:
+    for chunk in chunks_of(acks):
         if chunk.role is Role.FOOTER:
             continue
         low, high = chunk.key_group_from, chunk.key_group_to
@@ -199,32 +205,8 @@ def _upload(
     context: UploadContext, environment: Environment, columns: list[str], starts: Any, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """One file of the task's rows, durable before its report goes to the driver; no file without rows."""
-    from pyspark import TaskContext
-
-    tables = _row_groups((batch.rename_columns(columns) for batch in batches if batch.num_rows), starts)
-    first = next(tables, None)
-    if first is not None:
-        task = TaskContext.get()
-        assert task is not None
-        yield report_batch([_upload_file(first, tables, task.taskAttemptId(), context, environment)])
-
-
-def _upload_file(
-    first: pa.Table, others: Iterator[pa.Table], writer_id: int | str, context: UploadContext, environment: Environment
-) -> FileReport:
-    name = f"{context.call}_{writer_id}_{environment.new_id()}"  # no other writer's, of this or another run
-    path = paths.streamed_file(context.job_id, context.metadata.checkpoint_id, context.attempt, name, 0)
-    footers: list[Any] = []
-    with (
-        context.storage.create_stream(path) as target,
-        pq.ParquetWriter(target, first.schema, store_schema=False, metadata_collector=footers) as writer,
-    ):
-        for table in chain([first], others):
-            writer.write_table(table, row_group_size=table.num_rows)
-    started = environment.monotonic_s()
-    digest, parts = digest_all(context.storage, path, parts_of(footers[0], context.storage.size(path)))
-    digest_ms = milliseconds(started, environment)
-    return FileReport(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256, parts=parts, digest_ms=digest_ms)
+    filled = (batch.rename_columns(columns) for batch in batches if batch.num_rows)
+    yield from upload_of_task(_row_groups(filled, starts), context, environment)
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch], starts: Any) -> Iterator[pa.Table]:

@@ -25,13 +25,18 @@ def arranged(frame: "DataFrame", context: UploadContext) -> "DataFrame":
     """
     from pyspark.sql import functions
 
-    if not (context.metadata.is_savepoint and context.key_columns):
+    if not is_arranged(context):
         return frame
     partitions = _shuffle_partitions(frame.sparkSession)
     ranges = min(partitions, context.max_parallelism)
     numbers = ", ".join(map(str, _numbers_for(ranges, partitions)))
     place = f"cast({KEY_GROUP_COLUMN} * {ranges} div {context.max_parallelism} AS int)"
     return frame.repartition(functions.expr(f"element_at(array({numbers}), {place} + 1)")).sortWithinPartitions(KEY_GROUP_COLUMN)
+
+
+def is_arranged(context: UploadContext) -> bool:
+    """Whether what is written is a savepoint's state that has keys."""
+    return context.metadata.is_savepoint and bool(context.key_columns)
 
 
 def by_subtask(frame: "DataFrame", parallelism: int, max_parallelism: int) -> "DataFrame":

@@ -8,10 +8,11 @@ from holdfast.catalog.errors import AlreadyExistsError, CorruptionError
 from holdfast.catalog.paths import native_directory
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.types import Ack
-from holdfast.writers.spark_files import ack_for, milliseconds, require_all_rows, seal
+from holdfast.writers.spark_files import acks_for, milliseconds, require_all_rows, seal
 from holdfast.writers.spark_frame import counted, keyed
 from holdfast.writers.spark_key_groups import arranged
 from holdfast.writers.spark_session import require_safe, settings, spark_url
+from holdfast.writers.spark_sorting import timed_sort_of_savepoint
 from holdfast.writers.upload import SAVEPOINT_ROW_GROUP_BYTES, UploadContext
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class NativeVehicle:
     environment: Environment = field(default_factory=SystemEnvironment)
 
     def write(self, df: "DataFrame", context: UploadContext) -> list[Ack]:
-        """Upload every row once; see `Vehicle`. One ack for the call.
+        """Upload every row once; see `Vehicle`. One ack for each file.
 
         Raises:
             UsageError: the DataFrame cannot be a state.
@@ -50,11 +51,12 @@ class NativeVehicle:
         require_safe(df.sparkSession)
         directory = _directory(context)
         started = self.environment.monotonic_s()
-        _write_parquet(frame, context, directory)
+        with timed_sort_of_savepoint(df.sparkSession, context, self.environment) as sort:
+            _write_parquet(frame, context, directory)
         upload_ms = milliseconds(started, self.environment)
         reports = seal(df.sparkSession, context.storage, _part_files(context.storage, directory), self.environment)
         require_all_rows(reports, observation, context)
-        return [ack_for(reports, context, upload_ms=upload_ms)]
+        return acks_for(reports, context, upload_ms=upload_ms, sort_ms=sort.ms)
 
 
 def _directory(context: UploadContext) -> str:

@@ -18,10 +18,11 @@ from holdfast.catalog.errors import CorruptionError
 from holdfast.catalog.paths import streamed_file
 from holdfast.catalog.types import Ack
 from holdfast.writers.parquet_layout import Part, PartDigests, parts_of
-from holdfast.writers.spark_files import FileReport, ack_for, collect_reports, milliseconds, report_batch, report_schema, require_all_rows
+from holdfast.writers.spark_files import FileReport, acks_for, collect_reports, milliseconds, report_batch, report_schema, require_all_rows
 from holdfast.writers.spark_frame import counted, keyed
 from holdfast.writers.spark_key_groups import arranged
 from holdfast.writers.spark_session import settings
+from holdfast.writers.spark_sorting import timed_sort_of_savepoint
 from holdfast.writers.upload import SAVEPOINT_ROW_GROUP_BYTES, UploadContext
 
 if TYPE_CHECKING:
@@ -39,24 +40,24 @@ class StreamedVehicle:
     environment: Environment = field(default_factory=SystemEnvironment)
 
     def write(self, df: "DataFrame", context: UploadContext) -> list[Ack]:
-        """Upload every row once; see `Vehicle`. One ack for the call, of the tasks that won, however many they were.
+        """Upload every row once; see `Vehicle`. One ack for each task that won and had rows.
 
         Raises:
             UsageError: the DataFrame cannot be a state.
             CorruptionError: the files are not the whole of what Spark handed to the tasks.
         """
         frame, observation = counted(arranged(keyed(df, context), context))
+        upload = partial(_upload, context, self.environment, frame.columns)
         started = self.environment.monotonic_s()
-        with settings(df.sparkSession, ACTION_SETTINGS):
-            reports = collect_reports(
-                _plain_names(frame).mapInArrow(partial(_upload, context, self.environment, frame.columns), report_schema())
-            )
+        sorting = timed_sort_of_savepoint(df.sparkSession, context, self.environment)
+        with settings(df.sparkSession, ACTION_SETTINGS), sorting as sort:
+            reports = collect_reports(with_plain_names(frame).mapInArrow(upload, report_schema()))
         require_all_rows(reports, observation, context)
-        return [ack_for(reports, context, upload_ms=milliseconds(started, self.environment))]
+        return acks_for(reports, context, upload_ms=milliseconds(started, self.environment), sort_ms=sort.ms)
 
 
-def _plain_names(frame: "DataFrame") -> "DataFrame":
-    """`mapInArrow` looks its columns up by name and stumbles over dots and backticks: the tasks give the names back."""
+def with_plain_names(frame: "DataFrame") -> "DataFrame":
+    """Arrow's way out of Spark looks columns up by name and stumbles over dots and backticks: the receiver gives the names back."""
     return frame.toDF(*[f"c{i}" for i in range(len(frame.columns))])
 
 
@@ -65,21 +66,34 @@ def _upload(
 ) -> Iterator[pa.RecordBatch]:
     """In a task: one file of its rows, durable before its report goes to the driver; no file without rows."""
     filled = (batch.rename_columns(columns) for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is not None:
-        yield report_batch([_upload_file(first, filled, _task_path(context, environment), context, environment)])
-
-
-def _upload_file(
-    first: pa.RecordBatch, others: Iterator[pa.RecordBatch], path: str, context: UploadContext, environment: Environment
-) -> FileReport:
-    footers: list[Any] = []
     row_group_bytes = SAVEPOINT_ROW_GROUP_BYTES if context.metadata.is_savepoint else ROW_GROUP_BYTES
+    yield from upload_of_task(_row_groups(filled, row_group_bytes), context, environment)
+
+
+def upload_of_task(tables: Iterator[pa.Table], context: UploadContext, environment: Environment) -> Iterator[pa.RecordBatch]:
+    """In a task: its file, with a row group for each table, and the report of it; nothing where there is no table."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    report = upload_tables(tables, task.taskAttemptId(), context, environment)
+    if report is not None:
+        yield report_batch([replace(report, subtask=task.partitionId())])
+
+
+def upload_tables(tables: Iterator[pa.Table], writer_id: int | str, context: UploadContext, environment: Environment) -> FileReport | None:
+    """One file with a row group for each table, durable when this returns, digested on its way; None where there is no table."""
+    first = next(tables, None)
+    if first is None:
+        return None
+    started = environment.monotonic_s()
+    footers: list[Any] = []
+    path = _path(context, writer_id, environment)
     with context.storage.create_stream(path) as target:
         stream = DigestingStream(target, environment)
         # Without the Arrow schema the file says what Spark's own would: times in UTC, not in this session's zone.
         with pq.ParquetWriter(stream, first.schema, store_schema=False, metadata_collector=footers) as writer:
-            for table in _row_groups(first, others, row_group_bytes):
+            for table in chain([first], tables):
                 writer.write_table(table, row_group_size=table.num_rows)
                 stream.cut()
         stream.cut()
@@ -89,6 +103,7 @@ def _upload_file(
         sha256=stream.digests.whole,
         parts=tuple(_digested(parts_of(footers[0], stream.size_bytes), stream)),
         digest_ms=round(stream.digest_s * 1000),
+        upload_ms=milliseconds(started, environment),
     )
 
 
@@ -104,28 +119,25 @@ def _digested(parts: list[Part], stream: "DigestingStream") -> Iterator[Part]:
     yield from (replace(part, sha256=sha256) for part, sha256 in zip(parts, stream.digests.parts, strict=True))
 
 
-def _task_path(context: UploadContext, environment: Environment) -> str:
-    """A name that no other task takes: (stage, partition, attempt number) comes again with a stage, a new application counts from 0."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    assert task is not None
-    name = f"{context.call}_{task.taskAttemptId()}_{environment.new_id()}"
+def _path(context: UploadContext, writer_id: int | str, environment: Environment) -> str:
+    """A name that no other writer takes: (stage, partition, attempt number) comes again with a stage, a new application counts from 0."""
+    name = f"{context.call}_{writer_id}_{environment.new_id()}"
     if context.directory is not None:
         return f"{context.directory}/{name}-0.parquet"
     return streamed_file(context.job_id, context.metadata.checkpoint_id, context.attempt, name, 0)
 
 
-def _row_groups(first: pa.RecordBatch, others: Iterator[pa.RecordBatch], row_group_bytes: int) -> Iterator[pa.Table]:
+def _row_groups(batches: Iterator[pa.RecordBatch], row_group_bytes: int) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     held_bytes = 0
-    for batch in _pieces(chain([first], others), row_group_bytes):
+    for batch in _pieces(batches, row_group_bytes):
         if held and held_bytes + batch.nbytes > row_group_bytes:
             yield pa.Table.from_batches(held)
             held, held_bytes = [], 0
         held.append(batch)
         held_bytes += batch.nbytes
-    yield pa.Table.from_batches(held)
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _pieces(batches: Iterator[pa.RecordBatch], limit_bytes: int) -> Iterator[pa.RecordBatch]:
