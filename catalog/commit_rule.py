@@ -71,12 +71,12 @@ def handle(job_id: JobId, seq: int, chunk: Chunk, savepoint: AttemptToken | None
 def retired(job: JobState, committed: CheckpointId, parent: CheckpointId | None, seq: int, retention: Retention) -> list[CheckpointId]:
     """The live checkpoints that retention drops in the commit of `committed` (not yet in `job`) at `seq`.
 
-    Keep-last counts the head's ancestry, not ids. A checkpoint that a rollback abandoned goes when `count` live ones of the
+    Keep-last counts the checkpoints of the head's ancestry, not ids, and no savepoint that the job started from. A checkpoint that a rollback abandoned goes when `count` live ones of the
     head's ancestry have a higher seq. Held checkpoints and savepoints stay.
     """
     if not isinstance(retention, KeepLast):
         return []
-    line = (row.fact.seq for row in job.ancestry(parent) if row.live)
+    line = (row.fact.seq for row in job.ancestry(parent) if row.counts)
     kept = [seq, *islice(line, retention.count - 1)]
     if len(kept) < retention.count:
         return []
@@ -100,10 +100,10 @@ def retired_by_claim(
         return
     own = [*job.ancestry(parent.checkpoint_id)] if parent and parent.job_id == job.job_id else []
     origin = own[-1].parent if own else parent
-    missing = retention.count - 1 - sum(row.live for row in own)
+    missing = retention.count - 1 - sum(row.counts for row in own)
     for claimed in [other for other in state.jobs.values() if other.claimed_by == job.job_id]:
         line = claimed.ancestry(origin.checkpoint_id) if origin and origin.job_id == claimed.job_id else iter(())
-        kept = [row.fact.seq for row in islice((row for row in line if row.live), max(missing, 0))]
+        kept = [row.fact.seq for row in islice((row for row in line if row.counts), max(missing, 0))]
         if missing > len(kept):
             continue
         oldest = min(kept, default=claimed.seq + 1)

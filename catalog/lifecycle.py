@@ -192,14 +192,27 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
 
 
 def end_attempt(
-    state: CatalogState, job_id: JobId, token: AttemptToken, status: Status, reason: str | None, files: Sequence[StoredFile] = ()
+    state: CatalogState,
+    job_id: JobId,
+    token: AttemptToken,
+    status: Status,
+    reason: str | None,
+    files: Sequence[StoredFile] = (),
+    next_attempt: AttemptToken | None = None,
 ) -> Transaction:
-    """Abort, kill or release an open attempt; the files of acks that arrived become file rows without handles."""
+    """Abort, kill or release an open attempt; the files of acks that arrived become file rows without handles.
+
+    `next_attempt` takes over its epoch, its parent and the pin on it: also of one that was dropped, for it was pinned all the time.
+    """
     job = state.job(job_id)
-    require_open(job, token, "end")
+    attempt = require_open(job, token, "end")
     seq = job.seq + 1
     facts: list[f.Fact] = [attempt_ended(job_id, seq, token, status, reason), *file_facts(job_id, seq, token, files)]
-    return Transaction(facts, {job_key(job_id): seq})
+    if next_attempt is None:
+        return Transaction(facts, {job_key(job_id): seq})
+    number = CheckpointId(job.last_checkpoint_id + 1)
+    opened = _opened(job, seq, next_attempt, number, attempt.opened.epoch, attempt.parent)
+    return Transaction([*facts, opened], _keys(state, job_id, seq, attempt.parent), opened)
 
 
 def drop(state: CatalogState, ref: Ref, reason: str, epoch: int | None = None) -> Transaction:

@@ -47,6 +47,11 @@ class CheckpointRow:
         return _ref(self.fact.parent_job_id, self.fact.parent_checkpoint_id)
 
     @property
+    def counts(self) -> bool:
+        """Whether it is one of those that a retention keeps or drops."""
+        return self.live and not self.fact.is_savepoint
+
+    @property
     def line(self) -> AttemptToken | None:
         """Whose handles are its content: the job's main line (None), or a savepoint's own."""
         return self.fact.attempt if self.fact.is_savepoint else None

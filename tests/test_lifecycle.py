@@ -537,6 +537,15 @@ def test_retention_spares_savepoints(history: History) -> None:
     assert retired(history.job, CheckpointId(2), None, 99, KeepLast(1)) == []
 
 
+def test_a_savepoint_that_the_job_started_from_is_none_of_keep_lasts_checkpoints(history: History) -> None:
+    for n in range(4):
+        history.commit("a", parent=n or None)
+    row = history.job.checkpoints[CheckpointId(2)]
+    row.fact = replace(row.fact, is_savepoint=True)
+    assert retired(history.job, CheckpointId(5), CheckpointId(4), 99, KeepLast(3)) == [1]
+    assert retired(history.job, CheckpointId(5), CheckpointId(4), 99, KeepLast(4)) == []
+
+
 @pytest.mark.parametrize("count", [0, -1])
 def test_keep_last_of_none_is_no_retention(count: int) -> None:
     with pytest.raises(ValueError, match=r"would drop the checkpoint that the job continues from: give 1 or more"):

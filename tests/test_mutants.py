@@ -37,6 +37,21 @@ def test_after_a_rollback_a_commit_reopens_what_it_carries() -> None:
     assert_catalog_sound(world)
 
 
+def test_what_a_rollback_adds_again_keeps_its_layer() -> None:
+    """A base and a change set end when the job starts from nothing. Going back to them adds both at one seq, which says nothing of which
+    of them lies above the other."""
+    world = World()
+    process = world.process()
+    coordinator = process.coordinate(retention=KeepAll())
+    process.checkpoint(coordinator, {"planes": [b"one"]})
+    with coordinator.checkpoint() as writer:
+        writer.write_changes("planes", upserts=[b"two"], key=())  # type: ignore[arg-type]
+    process.checkpoint(process.coordinate(retention=KeepAll(), start="nothing"), {"routes": [b"three"]})
+    number = process.checkpoint(process.coordinate(retention=KeepAll(), start=2), {"routes": [b"four"]})
+    assert world.states_of(number) == {"planes": b"onetwo", "routes": b"four"}
+    assert_catalog_sound(world)
+
+
 def test_a_vacuum_spares_what_a_reader_pinned() -> None:
     """Keep-last-1 drops checkpoint 1 while a reader is in it. A vacuum comes by."""
     world = World()
@@ -71,6 +86,31 @@ def test_a_fenced_coordinator_never_moves_the_head() -> None:
     with suppress(FencedError), fenced.checkpoint() as writer:
         write_states(writer, {"planes": [b"by a ghost"]})
     assert world.job().head == head
+
+
+def test_a_forks_first_commit_protects_the_files_that_it_shares() -> None:
+    """Another job forks; then the first one replaces, drops and vacuums what was forked from."""
+    world = World()
+    process = world.process()
+    coordinator = process.coordinate()
+    process.checkpoint(coordinator, {"planes": [b"one"]})
+    number = process.checkpoint(process.coordinate_from(1, "what if", "fork"), {"routes": [b"two"]})
+    process.checkpoint(coordinator, {"planes": [b"three"]})
+    process.vacuum()
+    assert_catalog_sound(world)
+    assert world.states_of(number, "what if") == {"planes": b"one", "routes": b"two"}
+
+
+def test_a_claimed_jobs_own_coordinator_commits_no_more() -> None:
+    """Another job takes this one over, with its checkpoints, while its coordinator is alive and knows nothing of it."""
+    world = World()
+    old, heir = world.process(), world.process()
+    fenced = old.coordinate(retention=KeepAll())
+    old.checkpoint(fenced, {"planes": [b"one"]})
+    heir.coordinate_from(1, "heir", "claim")
+    with suppress(FencedError), fenced.checkpoint() as writer:
+        write_states(writer, {"planes": [b"by a ghost"]})
+    assert world.job().head == 1
 
 
 def test_a_start_leaves_readers_their_pins() -> None:
@@ -274,6 +314,10 @@ def test_a_savepoint_keeps_its_files_by_handles_of_its_own() -> None:
 STORIES: dict[str, tuple[Callable[[], None], ...]] = {
     "savepoints_own_their_handles": (test_a_savepoint_keeps_its_files_by_handles_of_its_own,),
     "commit_rule_from_open_handles": (test_after_a_rollback_a_commit_reopens_what_it_carries,),
+    "commit_narrowed_after_the_last_only": (test_after_a_rollback_a_commit_reopens_what_it_carries,),
+    "layers": (test_what_a_rollback_adds_again_keeps_its_layer,),
+    "fork_writes_its_own_handles": (test_a_forks_first_commit_protects_the_files_that_it_shares,),
+    "claim_fences": (test_a_claimed_jobs_own_coordinator_commits_no_more,),
     "pins": (test_a_vacuum_spares_what_a_reader_pinned,),
     "commit_needs_open_attempt": (test_a_killed_attempt_cannot_commit_what_scrub_took,),
     "epochs": (test_a_fenced_coordinator_never_moves_the_head,),

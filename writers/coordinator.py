@@ -4,7 +4,7 @@ A checkpoint costs one ledger commit: the commit of checkpoint n opens the attem
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,7 +20,7 @@ from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, JobId, OnEnd, Outcome, Retention, Status
+from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, JobId, OnEnd, Outcome, Retention, Status, StoredFile
 from holdfast.writers.beginnings import Beginning
 from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
 from holdfast.writers.copying import Mapped
@@ -158,7 +158,7 @@ class Coordinator:
         opened, self._opened = self._opened, None
         if opened is not None:
             with suppress(AttemptEndedError, FencedError):  # somebody ended it first, as was wanted
-                self._end(opened.attempt, "the coordinator closed", ())
+                self._end(opened.attempt, "the coordinator closed")
 
     def __enter__(self) -> Self:
         return self
@@ -211,10 +211,9 @@ class Coordinator:
         if beginning.copy:
             self._copy(beginning)
             return
-        is_foreign = self._parent is not None and self._parent.job_id != self._job_id
-        if not is_foreign and beginning.mapped == Mapped():
+        if not self._is_forked and beginning.mapped == Mapped():
             return
-        if is_foreign:
+        if self._is_forked:
             self._opened = self._open_attempt(self._parent)
         manifest = self._parent_manifest()
         if manifest is None:
@@ -282,18 +281,27 @@ class Coordinator:
     def _abort(self, writer: CheckpointWriter, error: BaseException) -> None:
         writer.close()
         try:
-            if self._parent is not None and self._parent.job_id != self._job_id:
-                with suppress(RefusedError):  # dropped meanwhile: nothing can begin with it any more, as the next checkpoint will say
-                    self._opened = self._open_attempt(self._parent)  # first: what it begins with is pinned by nothing else
-            self._end(writer.attempt, f"{type(error).__name__}: {error}"[:500], writer.acked_files)
+            # What another job's checkpoint is pinned by is this attempt alone: the next one takes the pin over.
+            again = AttemptToken(self._environment.new_id()) if self._is_forked else None
+            self._opened = self._end(writer.attempt, f"{type(error).__name__}: {error}"[:500], writer.acked_files, again)
         except (AttemptEndedError, FencedError) as ended:  # by somebody else; scrub finds its files, or took them while they were written
             if type(ended) is not type(error):
                 error.add_note(f"the attempt had been ended before: {ended}")
         except Exception as failure:  # noqa: BLE001 - the caller's own error matters more
             error.add_note(f"the attempt could not be aborted ({failure}); scrub finds what it left once the attempt is ended")
 
-    def _end(self, token: AttemptToken, reason: str, files: Any) -> None:
-        self._transactor.run(lambda state: lifecycle.end_attempt(state, self._job_id, token, Status.ABORTED, reason, files))
+    def _end(
+        self, token: AttemptToken, reason: str, files: Sequence[StoredFile] = (), again: AttemptToken | None = None
+    ) -> AttemptOpened | None:
+        opened: AttemptOpened | None = self._transactor.run(
+            lambda state: lifecycle.end_attempt(state, self._job_id, token, Status.ABORTED, reason, files, again)
+        )
+        return opened
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether what the next checkpoint goes on from is another job's."""
+        return self._parent is not None and self._parent.job_id != self._job_id
 
     def _parent_manifest(self) -> Manifest | None:
         if self._manifest is None and self._parent is not None:

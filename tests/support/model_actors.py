@@ -4,7 +4,6 @@ A coordinator has a memory (its Transactor's), which is stale as soon as another
 Modules are called by their names (`lifecycle.start`, not `start`), so that a mutant can take a rule's place (`mutants.py`).
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -13,14 +12,17 @@ from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, HoldfastError, RefusedError, RetryError
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.state import CatalogState, Ref
-from holdfast.catalog.types import AttemptToken, Chunk, JobId, KeepAll, KeepLast, Role, Scope, Status, StoredFile
+from holdfast.catalog.types import AttemptToken, JobId, KeepAll, KeepLast, Scope, Status, StoredFile
 from holdfast.compaction import scrub, vacuum
 from tests.support.faults import Crash
+from tests.support.model_layers import Layered
 from tests.support.model_world import JOBS, Promise, Violation, World
 
 STATES = ("a", "b", "c")
 RETENTIONS = (KeepLast(1), KeepLast(1), KeepLast(2), KeepLast(3), KeepAll())
 NOTHING = Promise({}, frozenset(), {}, frozenset())
+SIZE_BYTES = 150
+CLAIM = 0.15  # of a roll below 0.3, by which one job starts from the other's
 
 
 @dataclass(slots=True)
@@ -29,7 +31,7 @@ class Attempt:
 
     opened: AttemptOpened
     parent: Promise
-    states: dict[str, tuple[Chunk, ...]] = field(default_factory=dict)  # written by this attempt
+    states: dict[str, Layered] = field(default_factory=dict)  # written by this attempt
     files: list[StoredFile] = field(default_factory=list)
     request: CommitRequest | None = None
     calls: int = 0
@@ -79,12 +81,16 @@ class Coordinator:
                 begin = others[int(roll * 1000) % len(others)]  # a fork, or a claim
             if begin is not None and begin.job_id != self.job and not state.checkpoint(begin).live:
                 begin = None  # a fork that died before its first commit pinned nothing any more
-            started = lifecycle.start(state, self.job, begin, claim=roll < 0.15)
+            started = lifecycle.start(state, self.job, begin, claim=roll < CLAIM)
             return lifecycle.Transaction(started.facts, started.keys, (started.result, begin))
 
         self.epoch, self.parent = self.transactor.run(decide)
         self.name = f"epoch {self.epoch} of {self.job[0]}"
-        w.story.append(f"{self.name} starts at {self.parent and self.parent.checkpoint_id}")
+        if self.parent is None or self.parent.job_id == self.job:
+            w.story.append(f"{self.name} starts at {self.parent and self.parent.checkpoint_id}")
+        else:
+            what = "claims" if roll < CLAIM else "forks"
+            w.story.append(f"{self.name} {what} {self.parent.checkpoint_id} of {self.parent.job_id[0]}")
         return True
 
     def open(self) -> bool:
@@ -107,67 +113,59 @@ class Coordinator:
         self.attempts.append(Attempt(opened, parent))
 
     def upload(self, attempt: Attempt) -> bool:
-        """Write one state, or two that share a segment; as a shared file, an exclusive one, or inline."""
+        """Write one state, or two that share a segment, on the parent's; as a shared file, an exclusive one, or inline."""
         w, opened = self.w, attempt.opened
         assert opened.checkpoint_id is not None
         roll, call = w.random.random(), attempt.calls
         attempt.calls += 1
         file_id = paths.file_id(opened.attempt, call, 0)
         states = w.random.sample(STATES, 2 if roll < 0.25 else 1)
+        if roll > 0.85:
+            attempt.states |= {state: w.sheets.small(state, attempt.parent.states.get(state), file_id) for state in states}
+            return True
         scope = Scope.EXCLUSIVE if roll > 0.7 else Scope.SHARED
-        if roll < 0.85:
-            place = paths.exclusive_file(self.job, opened.checkpoint_id, opened.attempt, call, "bytes")
-            shared = paths.streamed_file(self.job, opened.checkpoint_id, opened.attempt, call, 0)
-            path = place if scope is Scope.EXCLUSIVE else shared
-            if w.random.random() < 0.02:
-                w.in_flight.append(("put", path, file_id.encode()))
-                raise Crash("dies while it uploads; the bytes arrive later")
-            w.upload(file_id, path)
-            attempt.files.append(StoredFile(file_id=file_id, path=path, size_bytes=20, sha256="", scope=scope))
-            if w.random.random() < 0.1:  # of two acks for one share this one lost
-                return True
+        place = paths.exclusive_file(self.job, opened.checkpoint_id, opened.attempt, call, "bytes")
+        shared = paths.streamed_file(self.job, opened.checkpoint_id, opened.attempt, call, 0)
+        path = place if scope is Scope.EXCLUSIVE else shared
+        if w.random.random() < 0.02:
+            w.in_flight.append(("put", path, file_id.encode()))
+            raise Crash("dies while it uploads; the bytes arrive later")
+        w.upload(file_id, path)
+        attempt.files.append(StoredFile(file_id=file_id, path=path, size_bytes=SIZE_BYTES, sha256="", scope=scope))
+        if w.random.random() < 0.1:  # of two acks for one share this one lost
+            return True
         for i, state in enumerate(states):
-            attempt.states[state] = (
-                Chunk(
-                    operator="main", state=state, file_id=file_id, scope=scope, role=Role.BASE, layer=0, offset_bytes=10 * i,
-                    length_bytes=10, sha256="", inline=None if roll < 0.85 else b"x",
-                ),
-            )  # fmt: skip
+            attempt.states[state] = w.sheets.write(state, attempt.parent.states.get(state), file_id, i, scope)
         return True
 
     def seal(self, attempt: Attempt) -> bool:
         """Fix the content, as `CheckpointWriter.seal` does: carried from the pinned parent, and written now."""
         w, opened, parent = self.w, attempt.opened, attempt.parent
         assert opened.checkpoint_id is not None
-        carried = {state: chunks for state, chunks in parent.states.items() if w.random.random() < 0.9}
+        carried = {name: state for name, state in parent.states.items() if w.random.random() < 0.9}
         if w.random.random() < 0.05:  # a coordinator that would reuse whatever it remembers, as a deduplication by digest might
             known = [promise.states for (job, _), promise in w.record.committed.items() if job == self.job]
             carried |= w.random.choice(known) if known else {}
         states = {**carried, **attempt.states}
-        content = tuple(chunk for chunks in states.values() for chunk in chunks)
+        content = tuple(chunk for state in states.values() for chunk in state.chunks)
         manifest_id, path = paths.manifest_file_id(opened.attempt), paths.manifest_path(self.job, opened.checkpoint_id)
         try:
             w.upload(manifest_id, path)
         except FileExistsError:
             return self.abort(attempt)
-        w.promises[opened.attempt] = self._promise(states, content, attempt, manifest_id)
+        w.promises[opened.attempt] = w.promise(states, manifest_id)
         attempt.request = CommitRequest(
             attempt=opened.attempt,
             content=content,
             states=(),
-            inherited=frozenset(chunk.identity for chunks in parent.states.values() for chunk in chunks),
+            inherited=frozenset(chunk.identity for state in parent.states.values() for chunk in state.chunks),
             files=tuple(attempt.files),
             acks=(),
-            manifest=StoredFile(file_id=manifest_id, path=path, size_bytes=20, sha256="", scope=Scope.EXCLUSIVE),
+            manifest=StoredFile(file_id=manifest_id, path=path, size_bytes=SIZE_BYTES, sha256="", scope=Scope.EXCLUSIVE),
             progress=None,
             retention=self.retention,
         )
         return True
-
-    def _promise(self, states: Mapping[str, tuple[Chunk, ...]], content: tuple[Chunk, ...], attempt: Attempt, manifest_id) -> Promise:
-        ids = {chunk.file_id for chunk in content if chunk.inline is None} | {manifest_id}
-        handles = frozenset({chunk.identity for chunk in content} | {(manifest_id, 0)})
-        return Promise(states, handles, {self.w.path_of[i]: i.encode() for i in ids}, frozenset(ids))
 
     def commit(self, attempt: Attempt) -> bool:
         w, request = self.w, attempt.request
@@ -201,8 +199,12 @@ class Coordinator:
     def abort(self, attempt: Attempt) -> bool:
         self.attempts.remove(attempt)
         token, files = attempt.opened.attempt, attempt.files
+        is_forked = attempt.opened.parent_job_id not in (None, self.job)
+        again = AttemptToken(self.w.environment.new_id()) if is_forked else None
         with suppress(AttemptEndedError):  # somebody was faster
-            self.transactor.run(lambda state: lifecycle.end_attempt(state, self.job, token, Status.ABORTED, None, files))
+            opened = self.transactor.run(lambda state: lifecycle.end_attempt(state, self.job, token, Status.ABORTED, None, files, again))
+            if opened is not None:
+                self.opened(opened)
         self.w.story.append(f"{self.name} aborts {token}")
         return True
 
@@ -242,18 +244,15 @@ class Savepoint:
         data, manifest = paths.file_id(opened.attempt, 0, 0), paths.manifest_file_id(opened.attempt)
         w.upload(data, f"{directory}/data/0.bytes")
         w.upload(manifest, f"{directory}/_metadata")
-        chunk = Chunk(
-            operator="main", state="a", file_id=data, scope=Scope.EXCLUSIVE, role=Role.BASE, layer=0, offset_bytes=0, length_bytes=10, sha256=""
-        )  # fmt: skip
-        stored = [StoredFile(file_id=i, path=w.path_of[i], size_bytes=20, sha256="", scope=Scope.EXCLUSIVE) for i in (data, manifest)]
-        w.promises[opened.attempt] = Promise(
-            {"a": (chunk,)},
-            frozenset({(data, 0), (manifest, 0)}),
-            {w.path_of[i]: i.encode() for i in (data, manifest)},
-            frozenset({data, manifest}),
-        )
+        source = w.record.committed[opened.parent_job_id, int(opened.parent_checkpoint_id)]  # type: ignore[index, arg-type]
+        states = w.sheets.copies(source.states, data)
+        content = tuple(chunk for state in states.values() for chunk in state.chunks)
+        stored = [
+            StoredFile(file_id=i, path=w.path_of[i], size_bytes=SIZE_BYTES, sha256="", scope=Scope.EXCLUSIVE) for i in (data, manifest)
+        ]
+        w.promises[opened.attempt] = w.promise(states, manifest)
         self.request = CommitRequest(
-            attempt=opened.attempt, content=(chunk,), states=(), inherited=frozenset(), files=(stored[0],), acks=(), manifest=stored[1],
+            attempt=opened.attempt, content=content, states=(), inherited=frozenset(), files=(stored[0],), acks=(), manifest=stored[1],
             progress=None, retention=KeepAll(),
         )  # fmt: skip
         return True

@@ -15,13 +15,15 @@ from holdfast.catalog.cleanup import References
 from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.ledger_memory import MemoryLog
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, JobId
+from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId
 from tests.support.faults import Crash
+from tests.support.model_layers import GROUPS, Layered, Sheets
 from tests.support.model_ports import ModelEnvironment, ModelLedger, ModelStorage
 
 JOBS = (JobId("j-00000001"), JobId("k-00000002"))
 
 Checkpoint = tuple[JobId, int]
+Handles = dict[Identity, f.HandleAdded]
 
 
 class Violation(BaseException):
@@ -30,9 +32,9 @@ class Violation(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What an attempt's commit will have said: its chunks by state, every handle, and the bytes of every file."""
+    """What an attempt's commit will have said: what its states are, every handle, and the bytes of every file."""
 
-    states: Mapping[str, tuple[Chunk, ...]]
+    states: Mapping[str, Layered]
     handles: frozenset[Identity]
     files: Mapping[str, bytes]  # path -> bytes
     file_ids: frozenset[FileId]
@@ -49,6 +51,7 @@ class Record:
     committed: dict[Checkpoint, Promise] = field(default_factory=dict)
     at: dict[tuple[JobId, int], Checkpoint] = field(default_factory=dict)  # (job, seq) of a commit
     live: set[Checkpoint] = field(default_factory=set)
+    claimed: set[JobId] = field(default_factory=set)  # whose newest start was another job's claim
     holds: set[tuple[JobId, int, str]] = field(default_factory=set)
     rows: set[FileId] = field(default_factory=set)
     garbage: set[FileId] = field(default_factory=set)  # whatever was unreferenced at some version
@@ -70,6 +73,8 @@ class World:
         self.references, self.record = References(), Record()
         self.seen = 0  # version that both are folded to
         self.promises: dict[AttemptToken, Promise] = {}
+        self.sheets = Sheets(self.random)
+        self.read: dict[Checkpoint, Handles] = {}  # that gave what was promised
         self.told: set[Checkpoint] = set()  # commits that somebody was told of
         self.told_open: set[AttemptToken] = set()
         self.killed: set[AttemptToken] = set()  # by an operator
@@ -81,7 +86,7 @@ class World:
         self.story: list[str] = []
         self.operator, self.maintainer = self.transactor(), self.transactor()
         for job in JOBS:
-            self.operator.run(lambda state, job=job: lifecycle.register(state, job, job[0], 128))
+            self.operator.run(lambda state, job=job: lifecycle.register(state, job, job[0], GROUPS))
         self.log.durable_version = self.log.version
         self.calm = False
 
@@ -134,6 +139,13 @@ class World:
         if self.random.random() < 0.25:
             self.in_flight.append(("put", path, data))
 
+    def promise(self, states: Mapping[str, Layered], manifest_id: FileId) -> Promise:
+        """What a commit of these states, whose files and manifest are there, will have said."""
+        chunks = [chunk for state in states.values() for chunk in state.chunks]
+        ids = {chunk.file_id for chunk in chunks if chunk.inline is None} | {manifest_id}
+        handles = frozenset({chunk.identity for chunk in chunks} | {(manifest_id, 0)})
+        return Promise(states, handles, {self.path_of[i]: i.encode() for i in ids}, frozenset(ids))
+
     def deliver(self) -> None:
         """Something that was sent long ago lands."""
         if self.in_flight:
@@ -154,7 +166,7 @@ class World:
         self.story.append(f"power loss: versions above {self.log.durable_version} of {self.log.version} are gone")
         self.actors.clear()
         self.log.lose_unsynced()
-        self.references, self.record, self.seen = References(), Record(), 0
+        self.references, self.record, self.seen, self.read = References(), Record(), 0, {}
         self.observe()
         self.operator, self.maintainer = self.transactor(), self.transactor()
         if lost := self.told - self.record.committed.keys():
@@ -203,6 +215,7 @@ class World:
                 moved = True
             elif isinstance(fact, f.Started):
                 record.epoch[fact.job_id] = fact.epoch
+                (record.claimed.discard if fact.claimed_by is None else record.claimed.add)(fact.job_id)
         if committed is not None:
             self.check_contents(committed.job_id)
         if moved:
@@ -213,6 +226,8 @@ class World:
         opened = record.open.get(fact.attempt)
         if opened is not None and not fact.is_savepoint and opened.epoch != record.epoch[fact.job_id]:
             raise Violation(f"a fenced coordinator committed {key}: epoch {opened.epoch}, newest {record.epoch[fact.job_id]}")
+        if fact.job_id in record.claimed and not fact.is_savepoint:
+            raise Violation(f"the coordinator of a job that another has claimed committed {key}")
         if key in record.committed or (fact.job_id, fact.seq) in record.at:
             raise Violation(f"I5: {key} at seq {fact.seq} has the id or the seq of another checkpoint")
         record.committed[key] = self.promises[fact.attempt]
@@ -224,19 +239,28 @@ class World:
     def check_contents(self, job: JobId) -> None:
         """I8: the handles give every checkpoint that the job ever committed, dropped ones too, what it promised."""
         seqs, to_seq = self.record.seqs[job], self.references.to_seq
-        found: list[set[Identity]] = [set() for _ in seqs]
+        found: list[Handles] = [{} for _ in seqs]
         for handles in self.references.handles.values():
             for handle in handles:
                 if handle.job_id != job or handle.savepoint is not None:
                     continue
-                end = to_seq(handle)
+                end, identity = to_seq(handle), (handle.file_id, handle.offset_bytes)
                 for i in range(bisect_left(seqs, handle.from_seq), len(seqs) if end is None else bisect_left(seqs, end)):
-                    found[i].add((handle.file_id, handle.offset_bytes))
+                    found[i][identity] = handle
         for seq, handles_found in zip(seqs, found, strict=True):
-            key = self.record.at[job, seq]
-            if handles_found != self.record.committed[key].handles:
-                lost, extra = self.record.committed[key].handles - handles_found, handles_found - self.record.committed[key].handles
-                raise Violation(f"I8: the handles of {key} changed: lost {sorted(lost)}, extra {sorted(extra)}")
+            self._check_content(self.record.at[job, seq], handles_found)
+
+    def _check_content(self, key: Checkpoint, handles: Handles) -> None:
+        promise = self.record.committed[key]
+        if handles.keys() != promise.handles:
+            lost, extra = promise.handles - handles.keys(), handles.keys() - promise.handles
+            raise Violation(f"I8: the handles of {key} changed: lost {sorted(lost)}, extra {sorted(extra)}")
+        if self.read.get(key) == handles:  # the very handles that were read before
+            return
+        for name, value in self.sheets.read(handles.values()).items():
+            if value != promise.states[name].value:
+                raise Violation(f"I8: state {name} of {key} reads {value}, it was committed as {promise.states[name].value}")
+        self.read[key] = handles
 
     def check_garbage(self) -> None:
         """I2: what was unreferenced once is never needed again."""
@@ -269,5 +293,5 @@ class World:
         for job, n in record.kept():
             seq = state.jobs[job].checkpoints[CheckpointId(n)].fact.seq
             line = state.jobs[job].checkpoints[CheckpointId(n)].line
-            if {(h.file_id, h.offset_bytes) for h in self.references.content(job, seq, line)} != record.committed[job, n].handles:
-                raise Violation(f"I8: References.content of {job} {n} is not what was committed")
+            content = self.references.content(job, seq, line)
+            self._check_content((job, n), {(handle.file_id, handle.offset_bytes): handle for handle in content})

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.catalog import commit_rule, lifecycle
 from holdfast.catalog import facts as f
-from holdfast.catalog import lifecycle
 from holdfast.catalog.cleanup import OrphanRule, References, Verdict
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.ledger_memory import MemoryLog
@@ -19,6 +19,8 @@ from holdfast.catalog.state import CatalogState, CheckpointRow, JobState, Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, Scope, Status
 from holdfast.compaction import vacuum
+from holdfast.writers.beginnings import Beginning
+from holdfast.writers.coordinator import Coordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,59 @@ def _commit_by_parent() -> AbstractContextManager[None]:
             return commit(state, job_id, request)
 
     return replaced(lifecycle, "commit_checkpoint", mutant)
+
+
+def _commit_by_the_change() -> AbstractContextManager[None]:
+    """As if whatever parent a commit has had left its content open."""
+    commit, changes = lifecycle.commit_checkpoint, commit_rule.handle_changes
+
+    def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
+        def among_touched(job: JobId, seq: int, content: Any, open_handles: Any, among: Any = None) -> Any:
+            of_content, of_open = ({i: have[i] for i in request.touched if i in have} for have in (content, open_handles))
+            return changes(job, seq, of_content, of_open)
+
+        with replaced(lifecycle, "handle_changes", among_touched):
+            return commit(state, job_id, request)
+
+    return replaced(lifecycle, "commit_checkpoint", mutant)
+
+
+def _layers_by_from_seq() -> AbstractContextManager[None]:
+    handle = commit_rule.handle
+    return replaced(commit_rule, "handle", lambda job_id, seq, chunk: replace(handle(job_id, seq, chunk), layer=seq))
+
+
+def _fork_without_handles() -> AbstractContextManager[None]:
+    commit = lifecycle.commit_checkpoint
+
+    def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
+        transaction = commit(state, job_id, request)
+        if state.job(job_id).attempts[request.attempt].opened.parent_job_id == job_id:
+            return transaction
+        kept = [x for x in transaction.facts if not (isinstance(x, f.HandleAdded) and (x.file_id, x.offset_bytes) in request.inherited)]
+        return replace(transaction, facts=kept)
+
+    return replaced(lifecycle, "commit_checkpoint", mutant)
+
+
+def _claim_without_epoch() -> AbstractContextManager[None]:
+    begin_epoch = lifecycle._epoch
+
+    def mutant(job: JobState, begin: Ref | None, claimed_by: JobId | None) -> list[f.Fact]:
+        started, *ended = begin_epoch(job, begin, claimed_by)
+        assert isinstance(started, f.Started)
+        return [started, *ended] if claimed_by is None else [replace(started, epoch=job.epoch)]
+
+    return replaced(lifecycle, "_epoch", mutant)
+
+
+def _copy_refers_to_its_source() -> AbstractContextManager[None]:
+    def mutant(coordinator: Coordinator, beginning: Beginning) -> None:
+        opened = coordinator._open_attempt(beginning.find(coordinator._transactor.known()))
+        assert beginning.source is not None
+        coordinator._commit(coordinator._writer(opened, beginning.source.manifest, None))
+
+    return replaced(Coordinator, "_copy", mutant)
 
 
 def _no_pins() -> AbstractContextManager[None]:
@@ -190,6 +245,14 @@ MUTANTS: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
         "commit_rule_from_open_handles": Mutant(
             "a commit compares T with the handles open at its snapshot, not with its parent's content", _commit_by_parent
         ),
+        "commit_narrowed_after_the_last_only": Mutant(
+            "a commit looks at nothing but what it changed only if its parent is the last committed one", _commit_by_the_change
+        ),
+        "layers": Mutant("chunks are ordered by layer, not by from_seq: what is added again keeps its layer", _layers_by_from_seq),
+        "fork_writes_its_own_handles": Mutant(
+            "a fork's first commit writes handles of its own to the other job's files", _fork_without_handles
+        ),
+        "claim_fences": Mutant("a claim fences the other job's coordinator", _claim_without_epoch),
         "pins": Mutant("the parent of an open attempt keeps its files", _no_pins),
         "commit_needs_open_attempt": Mutant("a killed attempt cannot commit", _commit_of_ended_attempt),
         "epochs": Mutant("only the newest epoch opens, commits and retains", _no_epochs),
@@ -207,3 +270,7 @@ MUTANTS: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
         "sync_after_append": Mutant("the log is synced after the commit, not before it", _sync_too_early),
     }
 )
+
+OF_COORDINATORS: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
+    {"no_claim_refers_to_nothing": Mutant("no-claim's first checkpoint uses nothing of its source", _copy_refers_to_its_source)}
+)  # rules of code that the model has not: the state machine runs it

@@ -1,0 +1,128 @@
+"""What the state machine is made of: its world, the plain model beside it, what must hold after every rule, and the end."""
+
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+
+from holdfast.catalog.state import Ref
+from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose, Retention
+from holdfast.compaction.scrub import ScrubPlan
+from holdfast.compaction.vacuum import VacuumPlan
+from holdfast.writers.checkpoint_writer import CheckpointWriter
+from holdfast.writers.coordinator import Coordinator
+from tests.support.faults import Crash
+from tests.support.invariants import assert_catalog_sound, assert_clean
+from tests.support.plain_line import Line, Lines, Place, States
+from tests.support.world import Process, World
+
+JOBS = ("planes", "routes")
+STATES = ("a", "b", "c")
+PICK = st.integers(0, 11)  # one of however many there are
+RETENTIONS = st.sampled_from([KeepLast(1), KeepLast(2), KeepAll()])
+
+
+class Boom(Exception):
+    """What the user's code raises in a checkpoint's block."""
+
+
+@dataclass(slots=True)
+class Seat:
+    """A coordinator in a process of its own, and the checkpoint that it is writing."""
+
+    job: str
+    process: Process
+    coordinator: Coordinator
+    retention: Retention
+    parent: Place | None
+    block: AbstractContextManager[CheckpointWriter] | None = None
+    writer: CheckpointWriter | None = None
+    beside: list[CheckpointWriter] = field(default_factory=list)
+    written: dict[AttemptToken, dict[str, bytes | None]] = field(default_factory=dict)  # by an attempt so far
+
+
+class Parts(RuleBasedStateMachine):
+    """A machine without rules."""
+
+    @initialize()
+    def create(self) -> None:
+        self.world = World()
+        self.operator = self.world.process()
+        self.lines = Lines({job: Line(job) for job in JOBS})
+        self.seats: list[Seat] = []
+        self.plans: list[VacuumPlan] = []
+        self.scrubs: list[ScrubPlan] = []
+        self.values = 0
+        self.ids = {job: self.operator.register(job) for job in JOBS}
+
+    # ---- what must hold ---------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_same_is_live(self) -> None:
+        state = self.world.references().state
+        for job, line in self.lines.items():
+            found = state.job_named(job)
+            assert (set(found.live), found.head, found.epoch) == (line.live, line.head, line.epoch), job
+            assert found.claimed_by == (line.claimed_by and self.ids[line.claimed_by]), job
+            tokens = {t for t, attempt in found.open_attempts.items() if attempt.opened.purpose is Purpose.CHECKPOINT}
+            assert tokens == line.open.keys(), job
+
+    def teardown(self) -> None:
+        """The end: everybody leaves, cleanup runs, and the whole history is judged."""
+        if not hasattr(self, "world"):
+            return
+        self._check_contents()
+        assert_catalog_sound(self.world)
+        for seat in [*self.seats]:
+            self._die(seat)
+        for job, line in self.lines.items():
+            for token in line.open:
+                self.operator.kill(token, job)
+            for token in line.pins:
+                self.operator.release(token, job)
+            line.open, line.pins = {}, {}
+        self.operator.vacuum()
+        self.operator.scrub()
+        self._check_contents()
+        assert_catalog_sound(self.world)
+        assert_clean(self.world)
+
+    def _check_contents(self) -> None:
+        for job, line in self.lines.items():
+            for number in self.lines.kept(job):
+                assert self.world.states_of(number, job) == line.states[number], f"checkpoint {number} of {job}"
+
+    # ---- parts ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _pick(things: Any, pick: int) -> Any:
+        return things[pick % len(things)]
+
+    def _pick_live(self, pick: int) -> Place:
+        """A live checkpoint or savepoint of any job."""
+        place: Place = self._pick([(job, n) for job, line in self.lines.items() for n in sorted(line.live)], pick)
+        return place
+
+    def _ref(self, place: Place) -> Ref:
+        return self.operator.ref(place[1], place[0])
+
+    def _parent_of(self, writer: CheckpointWriter) -> Place | None:
+        """Of what it carries."""
+        ref = writer._parent_ref
+        return next((job, int(ref.checkpoint_id)) for job in JOBS if self.ids[job] == ref.job_id) if ref else None
+
+    def _carried(self, parent: Place | None) -> States:
+        return {} if parent is None else self.lines[parent[0]].states[parent[1]]
+
+    def _expected(self, seat: Seat, writer: CheckpointWriter) -> States:
+        states = {**self._carried(self._parent_of(writer)), **seat.written.pop(writer.attempt)}
+        return {name: data for name, data in states.items() if data is not None}
+
+    def _die(self, seat: Seat) -> None:
+        self.seats.remove(seat)
+        seat.process.faults.dead = True
+        if seat.block is not None:
+            with suppress(Crash):
+                seat.block.__exit__(Crash, Crash("killed"), None)
