@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.commit_rule import Identity, by_identity
+from holdfast.catalog import paths
+from holdfast.catalog.commit_rule import Identity, by_identity, handle
 from holdfast.catalog.state import JobState
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, Chunk, JobId, Purpose, Retention, Role, Scope, StateInfo, StoredFile
 
@@ -58,7 +59,7 @@ def checkpoint_fact(job: JobState, opened: f.AttemptOpened, request: CommitReque
         parent_job_id=opened.parent_job_id,
         parent_checkpoint_id=opened.parent_checkpoint_id,
         is_incremental=len(request.fresh) < len(request.chunks),
-        is_key_group_aware=is_key_group_aware(request.states),
+        is_key_group_aware=all(info.is_key_group_aware for info in request.states),
         is_self_contained=is_savepoint,
         parallelism=None,
         handles=len(request.content),
@@ -70,11 +71,6 @@ def checkpoint_fact(job: JobState, opened: f.AttemptOpened, request: CommitReque
         sha256=request.manifest.sha256,
         size_bytes=request.manifest.size_bytes,
     )
-
-
-def is_key_group_aware(states: Sequence[StateInfo]) -> bool:
-    """Whether every state that has rows has keys, by which it can be split."""
-    return all(info.format != "parquet" or info.key_columns for info in states)
 
 
 def state_facts(job_id: JobId, seq: int, number: CheckpointId, states: Sequence[StateInfo]) -> list[f.StateCommitted]:
@@ -99,28 +95,19 @@ def state_facts(job_id: JobId, seq: int, number: CheckpointId, states: Sequence[
 def manifest_handle(job_id: JobId, seq: int, request: CommitRequest, savepoint: AttemptToken | None = None) -> f.HandleAdded:
     """`_metadata` is referenced as every file is, so that one query decides when it goes."""
     manifest = request.manifest
-    return f.HandleAdded(
-        job_id=job_id,
-        seq=seq,
-        savepoint=savepoint,
+    chunk = Chunk(
         operator="",
         state="",
-        subtask=None,
-        key_group_from=None,
-        key_group_to=None,
-        scope=manifest.scope,
-        layer=0,
-        role=Role.MANIFEST,
-        name="_metadata",
         file_id=manifest.file_id,
+        scope=manifest.scope,
+        role=Role.MANIFEST,
+        layer=0,
         offset_bytes=0,
         length_bytes=manifest.size_bytes,
         sha256=manifest.sha256,
-        rows=None,
-        from_seq=seq,
-        to_seq=seq + 1,
-        inline=None,
+        name=paths.MANIFEST_NAME,
     )
+    return handle(job_id, seq, chunk, savepoint)
 
 
 def file_facts(job_id: JobId, seq: int, token: AttemptToken, files: Sequence[StoredFile]) -> list[f.FileWritten]:

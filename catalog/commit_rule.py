@@ -71,8 +71,8 @@ def handle(job_id: JobId, seq: int, chunk: Chunk, savepoint: AttemptToken | None
 def retired(job: JobState, committed: CheckpointId, parent: CheckpointId | None, seq: int, retention: Retention) -> list[CheckpointId]:
     """The live checkpoints that retention drops in the commit of `committed` (not yet in `job`) at `seq`.
 
-    Keep-last counts the checkpoints of the head's ancestry, not ids, and no savepoint that the job started from. A checkpoint that a rollback abandoned goes when `count` live ones of the
-    head's ancestry have a higher seq. Held checkpoints and savepoints stay.
+    Keep-last counts the checkpoints of the head's ancestry, not ids, and no savepoint that the job started from. A checkpoint that a
+    rollback abandoned goes when `count` live ones of the head's ancestry have a higher seq. Held checkpoints and savepoints stay.
     """
     if not isinstance(retention, KeepLast):
         return []

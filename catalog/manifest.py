@@ -16,9 +16,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.catalog import paths
 from holdfast.catalog.errors import DamagedFileError, FormatError
 from holdfast.catalog.state import Ref
-from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, JobId, Role, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import (
+    AttemptToken,
+    CheckpointId,
+    CheckpointProperties,
+    Chunk,
+    FileId,
+    JobId,
+    Role,
+    Scope,
+    StateInfo,
+    StoredFile,
+)
 
 MANIFEST_FORMAT = 1
 
@@ -74,6 +86,22 @@ class Manifest:
 
     def state(self, operator: str, name: str) -> StateInfo | None:
         return next((info for info in self.states if info.key == (operator, name)), None)
+
+    @property
+    def properties(self) -> CheckpointProperties:
+        is_savepoint = self.savepoint is not None
+        return CheckpointProperties(
+            is_incremental=any(not paths.is_of(self.attempt, chunk.file_id) for chunk in self.chunks),
+            is_key_group_aware=all(info.is_key_group_aware for info in self.states),
+            is_savepoint=is_savepoint,
+            is_self_contained=is_savepoint,
+            format="canonical" if is_savepoint else "native",
+        )
+
+    @property
+    def path(self) -> str:
+        """Its own place, from where the paths of its files begin."""
+        return paths.manifest_path(self.job_id, self.checkpoint_id) if self.savepoint is None else paths.MANIFEST_NAME
 
     def chunks_of(self, info: StateInfo) -> list[Chunk]:
         """The chunks of a state, lower layers first."""

@@ -144,6 +144,11 @@ def file_id(attempt: AttemptToken, call: int | str, index: int | str) -> FileId:
     return FileId(f"{_token(attempt)}-{_label(call)}-{_label(index)}")
 
 
+def is_of(attempt: AttemptToken, file_id: FileId) -> bool:
+    """Whether this attempt gave the id."""
+    return file_id.startswith(f"{attempt}-")
+
+
 def manifest_file_id(attempt: AttemptToken) -> FileId:
     return file_id(attempt, "metadata", 0)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NewType
+from typing import Literal, NewType
 
 JobId = NewType("JobId", str)  # "<name as a slug>-<8 hex digits>", the job's directory
 CheckpointId = NewType("CheckpointId", int)
@@ -116,6 +116,11 @@ class StateInfo:
     def key(self) -> tuple[str, str]:
         return (self.operator, self.state)
 
+    @property
+    def is_key_group_aware(self) -> bool:
+        """Whether it has no rows, or keys by which they can be split."""
+        return self.format != "parquet" or bool(self.key_columns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointMetaData:
@@ -125,6 +130,17 @@ class CheckpointMetaData:
     timestamp: datetime
     is_savepoint: bool = False
     target_directory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointProperties:
+    """What a checkpoint is, and so what can be done with it (the name is FLINK-5777's). The columns of the view `checkpoints`."""
+
+    is_incremental: bool  # some of its content was written by an earlier checkpoint
+    is_key_group_aware: bool  # every state that has rows has keys: it can be read in part, and rescaled
+    is_savepoint: bool
+    is_self_contained: bool  # it refers to no file outside its own directory: it can be moved
+    format: Literal["native", "canonical"]  # canonical: in full, by key group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from holdfast.catalog import cleanup_sql
 from holdfast.catalog.cleanup_sql import ENDED_HANDLES, IN_FORCE
 
 _JOBS = """
-SELECT j.job_id, j.job, j.max_parallelism, j.at AS registered_at, t.seq, t.epoch, t.head_checkpoint_id
+SELECT j.job_id, j.job, j.max_parallelism, j.at AS registered_at, t.seq, t.epoch,
+  CASE WHEN d.kind IS NULL THEN t.head_checkpoint_id END AS head_checkpoint_id
 FROM facts j
 JOIN (
   SELECT job_id,
@@ -26,6 +27,8 @@ JOIN (
   FROM facts
   GROUP BY job_id
 ) t ON t.job_id = j.job_id
+-- The job has ended, or another one owns its checkpoints.
+LEFT JOIN facts d ON d.kind = 'drop' AND d.job_id = t.job_id AND d.checkpoint_id = t.head_checkpoint_id
 WHERE j.kind = 'job'
 """
 

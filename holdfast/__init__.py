@@ -25,7 +25,7 @@ from holdfast.catalog.errors import (
     UnsafeSettingsError,
     UsageError,
 )
-from holdfast.catalog.types import ChainLimit, KeepAll, KeepLast, OnEnd, Outcome
+from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, KeepLast, OnEnd, Outcome
 from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.restore import Checkpoint
@@ -64,6 +64,7 @@ __all__ = [
     "CheckpointWriter",
     "CheckpointResult",
     "Checkpoint",
+    "CheckpointProperties",
     "KeepLast",
     "KeepAll",
     "ChainLimit",

@@ -147,7 +147,8 @@ def jobs(path: str, *, as_json: bool) -> None:
 def sql(path: str, query: str, *, as_json: bool) -> None:
     """Ask the catalog's views by SQL (DuckDB): one SELECT, EXPLAIN, DESCRIBE or SHOW; nothing is written, anywhere.
 
-    Views: jobs, attempts, checkpoints, states, handles, files, checkpoint_files, holds, unreferenced_files, ack_metrics, maintenance_runs.
+    Views: jobs, attempts, checkpoints, states, handles, files, checkpoint_files, holds, readers, unreferenced_files, ack_metrics,
+    maintenance_runs.
     """
     with open_catalog(path) as catalog:
         _print_query(catalog, query, [], as_json=as_json)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast.catalog import duckdb_engine, lifecycle, paths
 from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.errors import DamagedFileError, NotFoundError, RefusedError, UsageError
+from holdfast.catalog.errors import DamagedFileError, NotFoundError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
@@ -26,6 +26,7 @@ from holdfast.compaction.verify import Damage, VerifyReport, run_verify
 from holdfast.writers.beginnings import Mode, Start, beginning, open_manifest_at
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
+from holdfast.writers.leases import Lease
 from holdfast.writers.pins import Pins
 from holdfast.writers.registration import register_job, require_retention
 from holdfast.writers.restore import Checkpoint, open_committed, place_of
@@ -47,6 +48,7 @@ class Catalog:
         self._transactor = Transactor(ledger, environment)
         self._queries = SqlQueries(ledger.address)
         self._pins = Pins(self._transactor, environment)
+        self._leases: list[Lease] = []
 
     @property
     def catalog_id(self) -> str:
@@ -61,6 +63,9 @@ class Catalog:
 
     def close(self) -> None:
         """Release what this object pinned for reading. Called at the end of a `with` block and of the process; no harm if repeated."""
+        for lease in self._leases:
+            lease.expire()
+        self._leases.clear()
         self._pins.release_all()
 
     def __enter__(self) -> Self:
@@ -131,9 +136,11 @@ class Catalog:
             DamagedFileError: its manifest is not what was committed.
         """
         fact, is_pinned = self._pins.pin(lambda state: _ref(state, job, checkpoint_id))
-        ref = Ref(fact.job_id, fact.checkpoint_id)
-        release = partial(self._pins.release, ref) if is_pinned else None
-        return open_committed(self._storage, fact, release=release, is_pinned=is_pinned)
+        if not is_pinned:
+            return open_committed(self._storage, fact)
+        lease = Lease(partial(self._pins.release, Ref(fact.job_id, fact.checkpoint_id)))
+        self._leases = [*(other for other in self._leases if other.is_open), lease]
+        return open_committed(self._storage, fact, lease)
 
     def end_dead_readers(self) -> list[str]:
         """End what processes of this host pinned for reading and did not release before they died; the attempts that were ended.
@@ -143,7 +150,13 @@ class Catalog:
         return [str(token) for token in self._pins.end_dead()]
 
     def hold(self, job: str, checkpoint_id: int, name: str, note: str | None = None) -> None:
-        """Keep a live checkpoint from retention and drop until `unhold`. Raises RefusedError, NotFoundError, AlreadyExistsError."""
+        """Keep a live checkpoint from retention and drop until `unhold`.
+
+        Raises UsageError (the hold has no name), RefusedError, NotFoundError, AlreadyExistsError.
+        """
+        if not name.strip():
+            msg = f"a hold on checkpoint {checkpoint_id} of job {job!r} needs a name, by which it is ended"
+            raise UsageError(msg)
         self._transactor.run(lambda state: lifecycle.hold(state, _ref(state, job, checkpoint_id), name, note))
 
     def unhold(self, job: str, checkpoint_id: int, name: str) -> None:
@@ -183,10 +196,6 @@ class Catalog:
             AlreadyExistsError: the job has had a savepoint of this name.
             RefusedError: the checkpoint was dropped; or the target is in the catalog.
         """
-        place = None if target is None else open_storage(target)
-        if place is not None and f"{os.path.realpath(place.address)}/".startswith(f"{os.path.realpath(self.address)}/"):
-            msg = f"the target {place.address} is in the catalog: leave it out to have the savepoint there, or give a directory outside"
-            raise RefusedError(msg)
         writer = SavepointWriter(
             transactor=self._transactor,
             storage=self._storage,
@@ -195,7 +204,7 @@ class Catalog:
             read_state=spark_reader(spark),
         )
         ref = self._transactor.look(lambda state: _ref(state, job, checkpoint_id))
-        return open_committed(self._storage, writer.take(ref, name, place))
+        return open_committed(self._storage, writer.take(ref, name, None if target is None else open_storage(target)))
 
     def dispose(self, job: str, name: str) -> None:
         """Drop a savepoint by its name: the one way it goes. In the catalog its files go with the next vacuum, outside of it here and now.
@@ -305,16 +314,7 @@ def open_manifest(path: Address) -> Checkpoint:
         AddressError: the path does not have that form.
         DamagedFileError: the manifest is missing or damaged.
     """
-    address = paths.parse_checkpoint_directory(path)
-    checkpoint = open_manifest_at(address)
-    manifest = checkpoint.manifest
-    if (manifest.job_id, manifest.checkpoint_id) != (address.job_id, address.checkpoint_id):
-        msg = (
-            f"{os.fspath(path)} holds the manifest of checkpoint {manifest.checkpoint_id} of job {manifest.job_id}: it was copied or moved "
-            "there; read it where it belongs"
-        )
-        raise DamagedFileError(msg)
-    return checkpoint
+    return open_manifest_at(paths.parse_checkpoint_directory(path))
 
 
 def open_savepoint(path: Address) -> Checkpoint:

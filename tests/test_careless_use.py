@@ -174,6 +174,13 @@ def test_an_interrupt_while_the_ledger_is_folded_leaves_no_half_state_to_decide_
     assert_catalog_sound(world)
 
 
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_hold_without_a_name_is_refused(catalog: holdfast.Catalog, name: str) -> None:
+    write(catalog, "flights", b"1")
+    with pytest.raises(holdfast.UsageError, match="needs a name"):
+        catalog.hold("flights", 1, name)
+
+
 # ---- pins ----------------------------------------------------------------------------------------------------------------
 
 

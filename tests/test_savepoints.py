@@ -1,5 +1,6 @@
 """Savepoints: whole, in a directory of their own, wherever that is; apart from the job's line; gone only when they are disposed of."""
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,6 +158,8 @@ def test_a_target_within_the_catalog_is_refused(catalog: holdfast.Catalog) -> No
     write(catalog, big=LARGE)
     with pytest.raises(holdfast.RefusedError, match="is in the catalog"):
         catalog.savepoint("flights", "mine", target=Path(catalog.address) / "savepoints")
+    with catalog.coordinate("flights") as job, pytest.raises(holdfast.RefusedError, match="is in the catalog"):
+        job.savepoint("mine", target=Path(catalog.address) / "savepoints")
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
@@ -275,6 +278,33 @@ def test_max_parallelism_comes_with_the_savepoint_and_cannot_be_changed(catalog:
 
 
 # ---- checkpoints that move -----------------------------------------------------------------------------------------------------
+
+
+def test_an_exported_checkpoint_under_another_number_starts_no_job(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    write(catalog, offsets=b"1")
+    with catalog.checkpoint("flights") as checkpoint:
+        path = Path(catalog.export(checkpoint, tmp_path / "copy"))
+    renamed = path.rename(path.with_name("chk-7"))
+    with pytest.raises(holdfast.DamagedFileError, match="holds the manifest of checkpoint 1 .*: it was copied or moved there"):
+        catalog.coordinate("next", start=renamed)
+    with pytest.raises(holdfast.DamagedFileError, match="copied or moved there"):
+        holdfast.open_manifest(renamed)
+
+
+def test_properties_are_those_of_the_view(catalog: holdfast.Catalog) -> None:
+    write(catalog, offsets=b"1", big=LARGE)
+    with catalog.coordinate("flights") as job, job.checkpoint() as checkpoint:
+        checkpoint.write_bytes("offsets", b"2")  # the other state is carried
+    catalog.hold("flights", checkpoint.checkpoint_id, "mine")
+    savepoint = catalog.savepoint("flights", "mine")
+    names = "is_incremental, is_key_group_aware, is_savepoint, is_self_contained, format"
+    for number, expected in (
+        (checkpoint.checkpoint_id, (True, True, False, False, "native")),
+        (savepoint.checkpoint_id, (False, True, True, True, "canonical")),
+    ):
+        properties = catalog.checkpoint("flights", number).properties
+        assert dataclasses.astuple(properties) == expected
+        assert ask(catalog, f"select {names} from checkpoints where checkpoint_id = {number}") == [expected]
 
 
 def test_an_exported_checkpoint_is_exactly_its_files_and_starts_a_job_elsewhere(catalog: holdfast.Catalog, tmp_path: Path) -> None:
@@ -419,6 +449,7 @@ def test_an_ended_job_keeps_its_checkpoints_unless_its_policy_names_the_outcome(
     catalog.vacuum()
     live = ask(catalog, "select is_savepoint from checkpoints where status = 'live' order by 1")
     assert live == ([(False,), (True,)] if kept else [(True,)])
+    assert ask(catalog, "select head_checkpoint_id from jobs") == [(1 if kept else None,)]
     with catalog.coordinate("flights") as job:
         assert (job.latest() is not None) == kept
     assert_catalog_sound(catalog)

@@ -99,3 +99,27 @@ def test_an_exported_checkpoint_is_read_without_its_catalog(spark, catalog, tmp_
     catalog.close()
     shutil.rmtree(catalog.address)
     assert rows(holdfast.open_manifest(path).read(spark, "planes")) == expected
+
+
+# ---- pins ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dataframe_that_outlives_its_pin_says_so(spark, catalog) -> None:
+    expected = write(catalog, spark)
+    with catalog.checkpoint("flights") as checkpoint:
+        lost = checkpoint.read(spark, "planes")
+        cached = checkpoint.read(spark, "planes").cache()
+        assert rows(lost) == rows(cached) == expected
+    with pytest.raises(holdfast.RefusedError, match="the DataFrame of state 'planes' of checkpoint 2 of job 'flights' outlives its pin"):
+        lost.count()
+    assert rows(cached) == expected
+    cached.unpersist()
+
+
+def test_the_end_of_the_catalog_object_ends_what_was_read_under_it(spark, catalog) -> None:
+    write(catalog, spark)
+    with holdfast.open(catalog.address) as reader:
+        frame = reader.checkpoint("flights").read(spark, "planes")
+        assert frame.count() == 200
+    with pytest.raises(holdfast.RefusedError, match="outlives its pin"):
+        frame.where("flights > 3")

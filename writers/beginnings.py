@@ -13,7 +13,7 @@ from typing import Literal
 from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.errors import AddressError, DamagedFileError, NotFoundError, RefusedError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
-from holdfast.catalog.state import CatalogState, JobState, Ref
+from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
@@ -73,9 +73,17 @@ def beginning(start: Start, mode: Mode | None, mapped: Mapped, name: str, storag
 
 
 def open_manifest_at(address: paths.CheckpointAddress) -> Checkpoint:
-    """A checkpoint by its manifest alone. Raises DamagedFileError."""
+    """A checkpoint by its manifest alone, which must be in its own place. Raises DamagedFileError."""
     storage = open_storage(address.root)
-    return Checkpoint(load_manifest(storage, paths.manifest_path(address.job_id, address.checkpoint_id)), storage)
+    path = paths.manifest_path(address.job_id, address.checkpoint_id)
+    manifest = load_manifest(storage, path)
+    if manifest.path != path:
+        msg = (
+            f"{path} in {storage.address} holds the manifest of checkpoint {manifest.checkpoint_id} of job {manifest.job_id}: it was "
+            "copied or moved there; read it where it belongs"
+        )
+        raise DamagedFileError(msg)
+    return Checkpoint(manifest, storage)
 
 
 def _own(start: Start, name: str) -> Find:
@@ -89,9 +97,8 @@ def _own(start: Start, name: str) -> Find:
 
 
 def _of_this_catalog(ref: Ref, mode: Mode | None, mapped: Mapped, name: str, storage: Storage, transactor: Transactor) -> Beginning:
-    row = transactor.look(lambda state: state.checkpoint(ref))
+    owner, row = transactor.look(lambda state: (state.job(ref.job_id), state.checkpoint(ref)))
     source = partial(live_source, storage, transactor, ref, row.fact)
-    owner: JobState = transactor.look(lambda state: state.job(ref.job_id))
     if row.fact.is_savepoint:
         return replace(_copied(source(), mapped), find=lambda _: ref)
     if owner.name == name:

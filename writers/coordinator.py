@@ -94,16 +94,8 @@ class Coordinator:
             raise RefusedError(msg)
         self._writing = True
         try:
-            writer = self._open(progress)
-            try:
+            with self._committing(self._open(progress)) as writer:
                 yield writer
-                self._commit(writer)
-            except BaseException as error:
-                if not (self._in_doubt and isinstance(error, UnknownOutcomeError)):
-                    self._abort(writer, error)
-                raise  # in doubt it may have landed: neither abort nor reuse; the next opening reads the ledger
-            finally:
-                writer.close()
         finally:
             self._writing = False
 
@@ -230,17 +222,10 @@ class Coordinator:
         self._require_same_groups(source.manifest)
         pinned = beginning.find(self._transactor.known())
         writer = self._writer(self._open_attempt(pinned), None, source.progress)
-        try:
+        with self._committing(writer):
             for info in source.manifest.states:
                 if info.state in names:
                     writer.adopt(source, info, names[info.state])
-            self._commit(writer)
-        except BaseException as error:
-            if not (self._in_doubt and isinstance(error, UnknownOutcomeError)):
-                self._abort(writer, error)
-            raise
-        finally:
-            writer.close()
 
     def _require_same_groups(self, manifest: Manifest) -> None:
         job = self._transactor.known().job(self._job_id)
@@ -267,6 +252,19 @@ class Coordinator:
         if self._in_doubt:
             self._parent, self._manifest, self._in_doubt = job.begin, None, False
         return job
+
+    @contextmanager
+    def _committing(self, writer: CheckpointWriter) -> Iterator[CheckpointWriter]:
+        """Commit what the block wrote, or abort the attempt if it raises."""
+        try:
+            yield writer
+            self._commit(writer)
+        except BaseException as error:
+            if not (self._in_doubt and isinstance(error, UnknownOutcomeError)):
+                self._abort(writer, error)
+            raise  # in doubt it may have landed: neither abort nor reuse; the next opening reads the ledger
+        finally:
+            writer.close()
 
     def _commit(self, writer: CheckpointWriter) -> None:
         next_attempt = AttemptToken(self._environment.new_id())

@@ -1,4 +1,4 @@
-"""A checkpoint's `_metadata`, created once: whoever finds its place taken is told by whom."""
+"""The `_metadata` of a checkpoint or savepoint, created once: whoever finds its place taken is told by whom."""
 
 import hashlib
 
@@ -13,36 +13,35 @@ MANIFEST_SCOPE = Scope.EXCLUSIVE
 
 
 def store_manifest(storage: Storage, manifest: Manifest) -> StoredFile:
-    """Write the manifest to its place in the catalog, durable when this returns.
+    """Write the manifest to its place in the catalog or in the savepoint's directory, durable when this returns.
 
     Raises:
         AttemptEndedError: its own attempt has one there already: another process commits it.
         ForeignTokensError: an attempt that the ledger never knew has one there.
     """
     data = encode(manifest)
-    path = paths.manifest_path(manifest.job_id, manifest.checkpoint_id)
     try:
-        storage.create(path, data)
+        storage.create(manifest.path, data)
     except FileExistsError as error:
-        raise _taken(storage, path, manifest) from error
+        raise _taken(storage, manifest) from error
     return StoredFile(
         file_id=paths.manifest_file_id(manifest.attempt),
-        path=path,
+        path=manifest.path,
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         scope=MANIFEST_SCOPE,
     )
 
 
-def _taken(storage: Storage, path: str, manifest: Manifest) -> HoldfastError:
-    if load_manifest(storage, path).attempt == manifest.attempt:
+def _taken(storage: Storage, manifest: Manifest) -> HoldfastError:
+    if load_manifest(storage, manifest.path).attempt == manifest.attempt:
         msg = (
             f"attempt {manifest.attempt} of checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has a manifest already: "
             "another process commits the same attempt; stop one of them"
         )
         return AttemptEndedError(msg)
     msg = (
-        f"{path} exists, and this ledger has never given checkpoint {manifest.checkpoint_id} to another attempt: it was probably restored "
-        "from a backup. Nothing was replaced; scrub with dry_run lists what the ledger does not know"
+        f"{manifest.path} exists, and this ledger has never given checkpoint {manifest.checkpoint_id} to another attempt: it was "
+        "probably restored from a backup. Nothing was replaced; scrub with dry_run lists what the ledger does not know"
     )
     return ForeignTokensError(msg)

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from holdfast.catalog.errors import DamagedFileError
 from holdfast.catalog.storage import Storage
-from holdfast.writers.parquet_layout import Part, digest_some, footer_of, parts_of
-from holdfast.writers.spark_files import FileReport, digests
+from holdfast.writers.parquet_layout import Part, footer_of, parts_of
+from holdfast.writers.spark_files import FileReport, digest_parts, digests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def require_digests(spark: "SparkSession", storage: Storage, parts: Parts, sizes
 
 def require_digests_here(storage: Storage, parts: Parts, sizes: Sizes) -> None:
     """As `require_digests`, in threads of this process."""
-    _in_threads(storage, parts, lambda path: next(_digest_problems(_report(storage, path, parts[path]), parts[path], sizes[path]), None))
+    _in_threads(storage, parts, lambda path: next(_digest_problems(digest_parts(storage, parts, path), parts[path], sizes[path]), None))
 
 
 def require_footers(storage: Storage, parts: Parts, sizes: Sizes) -> None:
@@ -37,13 +37,6 @@ def require_footers(storage: Storage, parts: Parts, sizes: Sizes) -> None:
     Raises DamagedFileError unless sizes and numbers of rows are as they were committed; other damage is not seen.
     """
     _in_threads(storage, parts, lambda path: _footer_problem(storage, path, parts[path], sizes[path]))
-
-
-def _report(storage: Storage, path: str, parts: Sequence[Part]) -> FileReport:
-    try:
-        return FileReport(path=path, size_bytes=storage.size(path), parts=digest_some(storage, path, parts))
-    except FileNotFoundError:
-        return FileReport(path=path)
 
 
 def _digest_problems(report: FileReport, expected: Sequence[Part], size_bytes: int) -> Iterator[str]:

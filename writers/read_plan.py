@@ -3,16 +3,21 @@
 `FileRow` is (path, size in bytes, SHA-256) of a file that the chunks name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.catalog.errors import CorruptionError, FormatError, RefusedError, UsageError
 from holdfast.catalog.layers import CHANGES, Layers, base_layers, is_seen_whole, only, seen_at, seen_groups
-from holdfast.catalog.types import Chunk, FileId, Role, StateInfo
+from holdfast.catalog.types import Chunk, FileId, Role, StateInfo, StoredFile
 from holdfast.writers.parquet_layout import Part
 from holdfast.writers.spark_files import PARQUET
 
 FileRow = tuple[str, int, str]
+
+
+def file_rows(files: Iterable[StoredFile]) -> dict[FileId, FileRow]:
+    """The files by their ids."""
+    return {file.file_id: (file.path, file.size_bytes, file.sha256) for file in files}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,7 @@ def require_readable(info: StateInfo, chunks: Sequence[Chunk], files: Mapping[Fi
 
 def require_key_groups(info: StateInfo) -> None:
     """Raises RefusedError if the state cannot be split by key."""
-    if not info.key_columns:
+    if not info.is_key_group_aware:
         msg = (
             f"state {info.state!r} of operator {info.operator!r} is not key-group aware (is_key_group_aware is false): it was written "
             "without key columns, and cannot be read in part. Read it whole, or write it with key=[...]"

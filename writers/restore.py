@@ -1,7 +1,6 @@
 """Reading a checkpoint: its manifest, verified, then its states, verified before a row or byte of them is returned."""
 
 import hashlib
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,7 +11,9 @@ from holdfast.catalog.manifest import Manifest, decode
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
-from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, Chunk, FileId, StateInfo
+from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, StateInfo
+from holdfast.writers.leases import Lease
+from holdfast.writers.read_plan import file_rows
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,10 +23,9 @@ if TYPE_CHECKING:
 class Checkpoint:
     """The content of one checkpoint, as its manifest says it."""
 
-    def __init__(self, manifest: Manifest, storage: Storage, *, release: Callable[[], None] | None = None, is_pinned: bool = False) -> None:
+    def __init__(self, manifest: Manifest, storage: Storage, lease: Lease | None = None) -> None:
         self.manifest = manifest
-        self._storage, self._release = storage, release
-        self._is_pinned = is_pinned
+        self._storage, self._lease = storage, lease
 
     def __repr__(self) -> str:
         return f"<checkpoint {self.checkpoint_id} of job {self.job!r}: {', '.join(self.states) or 'no state'}>"
@@ -53,15 +53,19 @@ class Checkpoint:
         return self.manifest.savepoint is not None
 
     @property
+    def properties(self) -> CheckpointProperties:
+        """What the checkpoint is, as the view `checkpoints` tells it."""
+        return self.manifest.properties
+
+    @property
     def is_pinned(self) -> bool:
         """Whether this object's catalog keeps the files until it is closed. Without, retention may drop the checkpoint meanwhile."""
-        return self._is_pinned
+        return self._lease is not None and self._lease.is_open
 
     def close(self) -> None:
         """Let go of the checkpoint before its catalog is closed; nothing of it is to be read after this."""
-        release, self._release, self._is_pinned = self._release, None, False
-        if release is not None:
-            release()
+        if self._lease is not None:
+            self._lease.end()
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +97,8 @@ class Checkpoint:
 
         `key_groups=range(0, 64)` gives the rows of these key groups, and reads little else of the files. `parallelism=16` gives 16
         partitions, each with the key groups of one subtask of 16 (`catalog.key_groups.groups_of`), whatever the state was written with.
-        With `verify=False` only sizes and footers are checked. The DataFrame is lazy: read it while the checkpoint is live or pinned.
+        With `verify=False` only sizes and footers are checked. The DataFrame is lazy: use it while the checkpoint is live or pinned. One
+        that outlives its pin raises RefusedError; what was derived from it before fails as soon as a file is gone.
         Raises:
             NotFoundError: the checkpoint has no state of this name.
             RefusedError: a part is asked for, and the state was written without key columns.
@@ -103,17 +108,20 @@ class Checkpoint:
         from holdfast.writers.spark_read import read_state
 
         info = self._state(state, "parquet")
-        return read_state(
+        frame = read_state(
             spark,
             self._storage,
             info,
             self.manifest.chunks_of(info),
-            self._file_rows(),
+            file_rows(self.manifest.files.values()),
             max_parallelism=self.manifest.max_parallelism,
             key_groups=key_groups,
             parallelism=parallelism,
             verify=verify,
         )
+        if self._lease is not None:
+            self._lease.lend(frame, f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r}")
+        return frame
 
     def duckdb(self, state: str, *, verify: bool = True) -> "duckdb.DuckDBPyRelation":
         """The rows of a state written from a DataFrame, as a relation of DuckDB: no Spark is needed. Times are in UTC.
@@ -124,11 +132,8 @@ class Checkpoint:
         from holdfast.writers.duckdb_read import read_duckdb
 
         info = self._state(state, "parquet")
-        chunks = self.manifest.chunks_of(info)
-        return read_duckdb(self._storage, info, chunks, self._file_rows(), max_parallelism=self.manifest.max_parallelism, verify=verify)
-
-    def _file_rows(self) -> dict[FileId, tuple[str, int, str]]:
-        return {file_id: (file.path, file.size_bytes, file.sha256) for file_id, file in self.manifest.files.items()}
+        chunks, files = self.manifest.chunks_of(info), file_rows(self.manifest.files.values())
+        return read_duckdb(self._storage, info, chunks, files, max_parallelism=self.manifest.max_parallelism, verify=verify)
 
     def read_bytes(self, state: str) -> bytes:
         """The bytes of a state written by `write_bytes`, verified. Raises NotFoundError, DamagedFileError."""
@@ -208,8 +213,6 @@ def load_committed(storage: Storage, fact: CheckpointCommitted) -> Manifest:
     return decode(data, fact.path)
 
 
-def open_committed(
-    storage: Storage, fact: CheckpointCommitted, *, release: Callable[[], None] | None = None, is_pinned: bool = False
-) -> Checkpoint:
+def open_committed(storage: Storage, fact: CheckpointCommitted, lease: Lease | None = None) -> Checkpoint:
     """A committed checkpoint or savepoint for reading. Raises DamagedFileError."""
-    return Checkpoint(load_committed(storage, fact), place_of(storage, fact)[0], release=release, is_pinned=is_pinned)
+    return Checkpoint(load_committed(storage, fact), place_of(storage, fact)[0], lease)

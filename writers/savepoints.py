@@ -4,8 +4,8 @@ Written in the canonical format: every state in full and sorted by key group, pa
 to be kept in the manifest stays there (FLINK-5777: the writer of in-memory state has no other layout for savepoints).
 """
 
-import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,16 @@ from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, NotFoundError, RefusedError, UnknownOutcomeError, UsageError
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.lifecycle import end_attempt
-from holdfast.catalog.manifest import Manifest, encode
+from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, KeepAll, Scope, StateInfo, Status, StoredFile
+from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, Chunk, KeepAll, Scope, StateInfo, Status, StoredFile
 from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_object
+from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import StateWriter
@@ -71,6 +72,7 @@ class SavepointFiles:
             )
             states.append(self._write_state(source, info, context))
         content = tuple(chunk for ack in self.acks for chunk in ack.chunks)
+        _require_own(content, self.name)
         files = tuple(file for ack in self.acks for file in ack.files)
         manifest = replace(
             source.manifest,
@@ -91,7 +93,7 @@ class SavepointFiles:
             inherited=frozenset(),
             files=files,
             acks=tuple(self.acks),
-            manifest=_write_manifest(manifest, self.place),
+            manifest=store_manifest(self.place, manifest),
             progress=manifest.progress,
             retention=KeepAll(),
         )
@@ -120,10 +122,12 @@ class SavepointWriter:
 
         Raises:
             AlreadyExistsError: the job has had a savepoint of this name.
-            RefusedError: the checkpoint was dropped.
+            RefusedError: the checkpoint was dropped; or the target is in the catalog.
             AttemptEndedError: somebody ended the attempt; nothing was committed.
         """
         _check_name(name)
+        if target is not None:
+            self._refuse_inside(target)
         token = AttemptToken(self.environment.new_id())
         opened: AttemptOpened = self.transactor.run(lambda state: savepoint_rules.open_savepoint(state, ref, token, name))
         directory = paths.savepoint_directory(ref.job_id, name, token)
@@ -154,6 +158,12 @@ class SavepointWriter:
             self._abort(ref, token, error, rows)
             raise
         return committed
+
+    def _refuse_inside(self, target: Storage) -> None:
+        root = os.path.realpath(self.storage.address)
+        if f"{os.path.realpath(target.address)}/".startswith(f"{root}/"):
+            msg = f"the target {target.address} is in the catalog: leave it out to have the savepoint there, or give a directory outside"
+            raise RefusedError(msg)
 
     def _abort(self, ref: Ref, token: AttemptToken, error: BaseException, files: list[StoredFile]) -> None:
         try:
@@ -194,10 +204,9 @@ def dispose_outside(place: Storage, manifest: Manifest) -> int:
 
 def export_checkpoint(source: Checkpoint, target: Storage) -> str:
     """Copy every file of a checkpoint, the manifest last, to the same paths under another root. See `Catalog.export`."""
-    manifest = source.manifest
-    begin = paths.MANIFEST_NAME if source.is_savepoint else paths.manifest_path(manifest.job_id, manifest.checkpoint_id)
+    begin = source.manifest.path
     try:
-        for file in manifest.files.values():
+        for file in source.manifest.files.values():
             copy_object(source, file.path, (file.size_bytes, file.sha256), target, file.path)
         target.create(begin, source.storage.read(begin))
     except FileExistsError as error:
@@ -248,20 +257,11 @@ def _check_name(name: object) -> None:
         raise UsageError(msg)
 
 
-def _write_manifest(manifest: Manifest, place: Storage) -> StoredFile:
-    shared = [chunk.state for chunk in manifest.chunks if chunk.scope is not Scope.EXCLUSIVE]
-    if shared:
-        msg = f"savepoint {manifest.savepoint!r}: the writer of state {shared[0]!r} gave files that others may share"
+def _require_own(content: Sequence[Chunk], name: str) -> None:
+    shared = next((chunk.state for chunk in content if chunk.scope is not Scope.EXCLUSIVE), None)
+    if shared is not None:
+        msg = f"savepoint {name!r}: the writer of state {shared!r} gave files that others may share"
         raise RefusedError(msg)
-    data = encode(manifest)
-    place.create(paths.MANIFEST_NAME, data)
-    return StoredFile(
-        file_id=paths.manifest_file_id(manifest.attempt),
-        path=paths.MANIFEST_NAME,
-        size_bytes=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-        scope=Scope.EXCLUSIVE,
-    )
 
 
 def _within(request: CommitRequest, directory: str) -> CommitRequest:

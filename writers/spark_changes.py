@@ -1,6 +1,6 @@
 """Change sets: the rows that are new or other, and the keys of those that are gone, in a layer above the state as it was."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import UsageError
-from holdfast.catalog.types import Ack, ChainLimit, FileId, Role, StateInfo, StoredFile
+from holdfast.catalog.types import Ack, ChainLimit, Role, StateInfo
 from holdfast.writers.increments import ParentState, Written, chunks_of, in_full, on_parent, too_many_changes, without_chunks
+from holdfast.writers.read_plan import file_rows
 from holdfast.writers.spark_files import PARQUET, state_info
 from holdfast.writers.spark_frame import column_names, column_problems, quoted
 from holdfast.writers.spark_read import read_state
@@ -86,7 +87,7 @@ class ChangeWriter:
         """The changed state as a base: read as any reader would, all bytes of it verified, and written in full."""
         files = {**parent.files, **{file.file_id: file for ack in changed.acks for file in ack.files}}
         rows = read_state(
-            spark, context.storage, changed.info, changed.content, _file_rows(files.values()), max_parallelism=context.max_parallelism
+            spark, context.storage, changed.info, changed.content, file_rows(files.values()), max_parallelism=context.max_parallelism
         )
         acks = self.vehicle.write(rows, context)
         info = replace(state_info(rows, context, acks), schema=parent.info.schema)
@@ -217,9 +218,5 @@ def _read_back(frame: "DataFrame", acks: Sequence[Ack], context: UploadContext) 
         operator=context.operator, state=context.state, format=PARQUET, key_columns=context.key_columns, schema=frame.schema.json()
     )
     chunks = [replace(chunk, role=Role.FOOTER if chunk.role is Role.FOOTER else Role.BASE) for chunk in chunks_of(acks)]
-    files = _file_rows(file for ack in acks for file in ack.files)
+    files = file_rows(file for ack in acks for file in ack.files)
     return read_state(frame.sparkSession, context.storage, info, chunks, files, max_parallelism=context.max_parallelism, verify=False)
-
-
-def _file_rows(files: Iterable[StoredFile]) -> dict[FileId, tuple[str, int, str]]:
-    return {file.file_id: (file.path, file.size_bytes, file.sha256) for file in files}

@@ -94,7 +94,7 @@ def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject],
 def digests(spark: "SparkSession", storage: Storage, parts: Mapping[str, Sequence[Part]]) -> list[FileReport]:
     """Size of each file, and digests of these parts of it, as the executors read them; the rest of a file is not read."""
     files = [StoredObject(path=path, size_bytes=sum(part.length_bytes for part in read)) for path, read in parts.items()]
-    return _over_files(spark, files, partial(_digest_parts, storage, parts))
+    return _over_files(spark, files, partial(digest_parts, storage, parts))
 
 
 def require_all_rows(reports: Sequence[FileReport], observation: "Observation", context: UploadContext) -> None:
@@ -245,7 +245,8 @@ def _work_on_shares(
         yield report_batch([work(path) for number in batch.column(0).to_pylist() for path in shares[number]])
 
 
-def _digest_parts(storage: Storage, parts: Mapping[str, Sequence[Part]], path: str) -> FileReport:
+def digest_parts(storage: Storage, parts: Mapping[str, Sequence[Part]], path: str) -> FileReport:
+    """Size of a file, and digests of these parts of it; the rest of it is not read."""
     try:
         size_bytes = storage.size(path)
         return FileReport(path=path, size_bytes=size_bytes, parts=digest_some(storage, path, parts[path]))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from holdfast.writers.spark_frame import quoted
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -39,7 +41,7 @@ def merged(layered: Layered) -> "DataFrame":
     ranks = {layer: rank for rank, layer in enumerate(sorted({layer for layer, _ in layered.changed}), BASE_RANK + 1)}
     names = [f"k{i}" for i in range(len(layered.key_columns))]
     keys_by_rank = [
-        keys.select(*[keys[_quoted(column)].alias(name) for column, name in zip(layered.key_columns, names, strict=True)])
+        keys.select(*[keys[quoted(column)].alias(name) for column, name in zip(layered.key_columns, names, strict=True)])
         .withColumn("rank", functions.lit(ranks[layer]))
         .withColumn("hash", functions.xxhash64(*names))
         for layer, keys in layered.changed
@@ -64,7 +66,7 @@ def _broadcast_join(rows: "DataFrame", changed: "DataFrame", columns: Sequence[s
 
     # A product, because Spark would take a plain equality out of the condition, and join by the key's columns as well as by the hash.
     above = _equal(rows, changed, columns, names).cast("int") * changed["rank"] > rank
-    hashed = functions.xxhash64(*[rows[_quoted(column)] for column in columns]) == changed["hash"]
+    hashed = functions.xxhash64(*[rows[quoted(column)] for column in columns]) == changed["hash"]
     return rows.join(functions.broadcast(changed), hashed & above, "left_anti")
 
 
@@ -73,7 +75,7 @@ def _shuffled_join(rows: "DataFrame", changed: "DataFrame", columns: Sequence[st
 
 
 def _equal(rows: "DataFrame", changed: "DataFrame", columns: Sequence[str], names: Sequence[str]) -> "Column":
-    equal = [rows[_quoted(column)].eqNullSafe(changed[name]) for column, name in zip(columns, names, strict=True)]
+    equal = [rows[quoted(column)].eqNullSafe(changed[name]) for column, name in zip(columns, names, strict=True)]
     return reduce(lambda left, right: left & right, equal)
 
 
@@ -82,7 +84,3 @@ def _free_name(name: str, taken: Sequence[str]) -> str:
     while name in lower:
         name = f"_{name}"
     return name
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
