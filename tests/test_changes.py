@@ -111,6 +111,15 @@ def test_columns_come_in_any_order_and_those_of_deletes_beyond_the_key_do_not_co
     assert [chunk.key_group_from for chunk in written] == [group], "by the key in the state's own order"
 
 
+def test_keys_that_may_be_null_here_and_not_there_are_compared(spark, job):
+    full(job, base(spark))
+    change(job, frame(spark, [(1, "new", 1.0)]), spark.sql("SELECT 2 AS id"))
+    found = read(spark, job)
+    assert (found[1], 2 in found) == (("new", 1.0), False)
+    with pytest.raises(UsageError, match="id=1"):
+        change(job, frame(spark, [(1, "new", 1.0)]), spark.sql("SELECT 1 AS id"))
+
+
 def test_nothing_is_carried_as_nothing(spark, job, catalog):
     full(job, base(spark))
     before = job.latest().manifest

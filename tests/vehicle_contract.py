@@ -255,6 +255,13 @@ class VehicleContract:
             vehicle.write(spark.sql(query), context_for(storage, key=key))
         assert not [*storage.list("")]
 
+    def test_texts_of_a_length_are_refused_where_the_session_keeps_it(self, spark, vehicle, storage):
+        with (
+            session_settings(spark, {"spark.sql.preserveCharVarcharTypeInfo": "true"}),
+            pytest.raises(UsageError, match=r"column 'id' has the type char\(4\), which a state cannot hold: cast it"),
+        ):
+            vehicle.write(spark.sql("SELECT cast('a' AS char(4)) AS id"), context_for(storage))
+
     def test_a_stream_and_nothing_at_all_are_refused(self, spark, vehicle, storage):
         with pytest.raises(UsageError, match="foreachBatch"):
             vehicle.write(spark.readStream.format("rate").load(), context_for(storage, key=()))

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _TYPES = {
     "string": "VARCHAR",
-    "char": "VARCHAR",
-    "varchar": "VARCHAR",
     "binary": "BLOB",
     "boolean": "BOOLEAN",
     "byte": "TINYINT",

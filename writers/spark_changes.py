@@ -182,7 +182,8 @@ def _are_distinct_here(given: Sequence[_Given], context: UploadContext) -> bool:
     tables = [pq.ParquetFile(f"{storage.address}/{file.path}").read(columns=names).select(names) for ack in acks for file in ack.files]
     if not tables:
         return True
-    keys = pa.concat_tables(tables).rename_columns([f"k{i}" for i in range(len(names))])
+    schema = pa.schema([field.with_nullable(True) for field in tables[0].schema])  # upserts may allow nulls where deletes do not
+    keys = pa.concat_tables([table.cast(schema) for table in tables]).rename_columns([f"k{i}" for i in range(len(names))])
     return bool(keys.num_rows == rows == keys.group_by(keys.column_names).aggregate([]).num_rows)
 
 

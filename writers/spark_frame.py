@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import DataType, StructType
 
-# What both vehicles bring back unchanged (their contract's test). Everything else is refused before a byte is written.
+# What both vehicles bring back unchanged (their contract's test). Everything else is refused before a byte is written; so are char(n) and
+# varchar(n), which Spark writes in some sessions and reads in none.
 SUPPORTED_TYPES = frozenset(
-    {"string", "char", "varchar", "binary", "boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "date"}
+    {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "date"}
     | {"timestamp", "timestamp_ntz", "daytimeinterval"}
 )
 
