@@ -101,7 +101,7 @@ def retired_by_claim(
     own = [*job.ancestry(parent.checkpoint_id)] if parent and parent.job_id == job.job_id else []
     origin = own[-1].parent if own else parent
     missing = retention.count - 1 - sum(row.counts for row in own)
-    for claimed in [other for other in state.jobs.values() if other.claimed_by == job.job_id]:
+    for claimed in state.claimed_by(job.job_id):
         line = claimed.ancestry(origin.checkpoint_id) if origin and origin.job_id == claimed.job_id else iter(())
         kept = [row.fact.seq for row in islice((row for row in line if row.counts), max(missing, 0))]
         if missing > len(kept):

@@ -49,7 +49,7 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOpened:
-    """`name` is a savepoint's, taken from here; `note` says of a reader which process it is."""
+    """`name` is a savepoint's, taken from here; `note` says of a reader, and of who takes a savepoint, which process it is."""
 
     kind: ClassVar[str] = "attempt_opened"
     job_id: JobId

@@ -54,23 +54,41 @@ def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int
     return Transaction([fact], {job_key(job_id): 1, f"holdfast/name/{name}": 1}, job_id)
 
 
-def start(state: CatalogState, job_id: JobId, begin: Ref | None, *, claim: bool = False) -> Transaction:
+def start(
+    state: CatalogState,
+    job_id: JobId,
+    begin: Ref | None,
+    *,
+    claim: bool = False,
+    first: AttemptToken | None = None,
+    source: Ref | None = None,
+) -> Transaction:
     """A coordinator's start: a new epoch that begins with `begin`; ends the open attempts of older epochs and no others.
 
     With `claim`, the job of `begin` gets a new epoch as well, which fences its coordinator, and this job's retention owns its
     checkpoints from here, until a coordinator of its own starts. Every later start of this job raises the epochs of all it has claimed.
+    `first` is opened at once, and pins `begin`, or the `source` that is copied: what is another job's goes at no version unpinned.
     """
+    job, keys = state.job(job_id), _keys(state, job_id, state.job(job_id).seq + 1, begin)
     if begin is not None:
         require_live(state, begin, "begin with")
-    claimed = [job for job in state.jobs.values() if job.claimed_by == job_id]
+        if state.checkpoint(begin).fact.is_savepoint:
+            msg = f"job {job.name!r} cannot go on from a savepoint itself ({begin.checkpoint_id} of {begin.job_id}): it is copied first"
+            raise RefusedError(msg)
+    claimed = state.claimed_by(job_id)
     if claim and begin is not None and begin.job_id != job_id and state.job(begin.job_id) not in claimed:
         claimed.append(state.job(begin.job_id))
-    facts = _epoch(state.job(job_id), begin, None)
-    keys = _keys(state, job_id, state.job(job_id).seq + 1, begin)
-    for job in claimed:
-        facts += _epoch(job, job.begin, job_id)
-        keys[job_key(job.job_id)] = job.seq + 1
-    return Transaction(facts, keys, state.job(job_id).epoch + 1)
+    facts = _epoch(job, begin, None)
+    for other in claimed:
+        facts += _epoch(other, other.begin, job_id)
+        keys[job_key(other.job_id)] = other.seq + 1
+    if first is not None:
+        pinned = source or begin
+        if pinned is not None:
+            require_live(state, pinned, "build on")
+            keys = {**_keys(state, job_id, job.seq + 1, pinned), **keys}
+        facts.append(_opened(job, job.seq + 1, first, CheckpointId(job.last_checkpoint_id + 1), job.epoch + 1, pinned))
+    return Transaction(facts, keys, job.epoch + 1)
 
 
 def _epoch(job: JobState, begin: Ref | None, claimed_by: JobId | None) -> list[f.Fact]:
@@ -93,10 +111,12 @@ def _epoch(job: JobState, begin: Ref | None, claimed_by: JobId | None) -> list[f
 
 
 def end_job(state: CatalogState, job_id: JobId, epoch: int, outcome: Outcome, reason: str | None, on_end: OnEnd) -> Transaction:
-    """The program is done. Its checkpoints stay, or go where the policy names the outcome; held ones and savepoints always stay."""
+    """The program is done. Its checkpoints stay, or go where the policy names the outcome, and with them those of the jobs that it has
+    claimed; held ones and savepoints always stay."""
     job = state.job(job_id)
     require_newest_epoch(job, epoch, "end the job")
     seq = job.seq + 1
+    keys = {job_key(job_id): seq}
     facts: list[f.Fact] = [f.JobEnded(job_id=job_id, seq=seq, outcome=outcome, reason=reason)]
     facts += [
         attempt_ended(job_id, seq, token, Status.ABORTED, f"the job has {outcome}")
@@ -104,12 +124,14 @@ def end_job(state: CatalogState, job_id: JobId, epoch: int, outcome: Outcome, re
         if attempt.opened.epoch is not None
     ]
     if outcome in on_end.drop:
-        facts += [
-            f.Dropped(job_id=job_id, seq=seq, checkpoint_id=n, reason=f"the job has {outcome}")
-            for n, row in sorted(job.live.items())
-            if not row.fact.is_savepoint and not job.is_held(n)
-        ]
-    return Transaction(facts, {job_key(job_id): seq}, None)
+        for owned in (job, *state.claimed_by(job_id)):
+            keys[job_key(owned.job_id)] = owned.seq + 1
+            facts += [
+                f.Dropped(job_id=owned.job_id, seq=owned.seq + 1, checkpoint_id=n, reason=f"the job {job.name} has {outcome}")
+                for n, row in sorted(owned.live.items())
+                if row.counts and not owned.is_held(n)
+            ]
+    return Transaction(facts, keys, None)
 
 
 def open_checkpoint(state: CatalogState, job_id: JobId, epoch: int, token: AttemptToken, parent: Ref | None) -> Transaction:
@@ -154,6 +176,9 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
         )
         raise AttemptEndedError(msg)
     _require_own_or_inherited(job, request)
+    if request.inherited and attempt.parent and state.checkpoint(attempt.parent).fact.is_savepoint:
+        msg = f"attempt {request.attempt} of job {job.name!r} takes over chunks of a savepoint, whose files are its own: they are copied"
+        raise RefusedError(msg)
     seq, parent = job.seq + 1, attempt.parent
     keys = {job_key(job_id): seq}
     # What is open is what the last commit left open, so that after its parent's the two can differ only in what the request changed.
@@ -216,11 +241,29 @@ def end_attempt(
 
 
 def drop(state: CatalogState, ref: Ref, reason: str, epoch: int | None = None) -> Transaction:
-    """The checkpoint is no longer live. Refused while held, and for the head. With an epoch: by a coordinator's retention."""
+    """The checkpoint is no longer live. Refused while held, and for the head. With an epoch: by a coordinator's retention.
+
+    A savepoint goes by `savepoint_rules.dispose` alone.
+    """
     job = state.job(ref.job_id)
     if epoch is not None:
         require_newest_epoch(job, epoch, "drop a checkpoint")
     require_live(state, ref, "drop")
+    committed = state.checkpoint(ref).fact
+    if committed.is_savepoint:
+        msg = (
+            f"checkpoint {ref.checkpoint_id} of job {job.name!r} is the savepoint {committed.name!r}, which is never dropped: "
+            f"dispose of it, catalog.dispose({job.name!r}, {committed.name!r}) or `holdfast dispose`"
+        )
+        raise RefusedError(msg)
+    require_free(job, ref)
+    seq = job.seq + 1
+    fact = f.Dropped(job_id=ref.job_id, seq=seq, checkpoint_id=ref.checkpoint_id, reason=reason)
+    return Transaction([fact], {job_key(ref.job_id): seq})
+
+
+def require_free(job: JobState, ref: Ref) -> None:
+    """Raises RefusedError for a checkpoint that is held, and for the head."""
     if job.is_held(ref.checkpoint_id):
         names = ", ".join(sorted(name for n, name in job.holds if n == ref.checkpoint_id))
         msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} is held by {names}: unhold it first"
@@ -231,9 +274,6 @@ def drop(state: CatalogState, ref: Ref, reason: str, epoch: int | None = None) -
             "it can go after another is committed"
         )
         raise RefusedError(msg)
-    seq = job.seq + 1
-    fact = f.Dropped(job_id=ref.job_id, seq=seq, checkpoint_id=ref.checkpoint_id, reason=reason)
-    return Transaction([fact], {job_key(ref.job_id): seq})
 
 
 def hold(state: CatalogState, ref: Ref, name: str, note: str | None) -> Transaction:

@@ -153,6 +153,10 @@ class CatalogState:
             raise NotFoundError(msg)
         return self.jobs[self.names[name]]
 
+    def claimed_by(self, job_id: JobId) -> list[JobState]:
+        """The jobs whose checkpoints this one's retention owns."""
+        return [job for job in self.jobs.values() if job.claimed_by == job_id]
+
     def checkpoint(self, ref: Ref) -> CheckpointRow:
         """A committed checkpoint, live or dropped. Raises NotFoundError."""
         job = self.job(ref.job_id)

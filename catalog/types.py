@@ -1,9 +1,13 @@
 """The words of the design as types: ids, chunks, acknowledgements, properties. Nouns only; nothing here acts."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from types import UnionType
 from typing import Literal, NewType
+
+from holdfast.catalog.errors import UsageError
 
 JobId = NewType("JobId", str)  # "<name as a slug>-<8 hex digits>", the job's directory
 CheckpointId = NewType("CheckpointId", int)
@@ -181,7 +185,15 @@ class Outcome(StrEnum):
 class OnEnd:
     """Which outcomes of a job drop its checkpoints (Flink's externalized checkpoints). By default none: nothing goes by accident."""
 
-    drop: frozenset[Outcome] = frozenset()
+    drop: Collection[Outcome | str] = frozenset()
+
+    def __post_init__(self) -> None:
+        known = [outcome.value for outcome in Outcome]
+        given: object = self.drop  # a program without types gives anything
+        if isinstance(given, str) or not isinstance(given, Collection) or not all(each in known for each in given):
+            msg = f"drop={self.drop!r} is no set of outcomes: give some of {', '.join(map(repr, known))}, as {{'finished'}}"
+            raise UsageError(msg)
+        object.__setattr__(self, "drop", frozenset(map(Outcome, self.drop)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +208,13 @@ class ChainLimit:
     share_of_base: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.change_sets < 0 or not self.share_of_base >= 0:
-            msg = f"{self} is no limit: give change_sets and share_of_base of 0 (no chains at all) or more"
-            raise ValueError(msg)
+        if not _is_number(self.change_sets, int) or not _is_number(self.share_of_base, int | float):
+            msg = f"{self} is no limit: give change_sets (whole) and share_of_base of 0 (no chains at all) or more"
+            raise UsageError(msg)
+
+
+def _is_number(given: object, kind: type | UnionType) -> bool:
+    return isinstance(given, kind) and not isinstance(given, bool) and given >= 0  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True)

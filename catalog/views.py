@@ -12,11 +12,17 @@ from holdfast.catalog.cleanup_sql import ENDED_HANDLES, IN_FORCE
 
 _JOBS = """
 SELECT j.job_id, j.job, j.max_parallelism, j.at AS registered_at, t.seq, t.epoch,
-  CASE WHEN d.kind IS NULL THEN t.head_checkpoint_id END AS head_checkpoint_id
+  CASE WHEN d.kind IS NULL THEN t.head_checkpoint_id END AS head_checkpoint_id,
+  CASE WHEN t.ended_seq > t.started_seq THEN t.outcome END AS outcome,
+  CASE WHEN t.ended_seq > t.started_seq THEN t.ended_at END AS ended_at
 FROM facts j
 JOIN (
   SELECT job_id,
     max(seq) AS seq,
+    max(seq) FILTER (WHERE kind = 'start') AS started_seq,
+    max(seq) FILTER (WHERE kind = 'job_ended') AS ended_seq,
+    max_by(outcome, seq) FILTER (WHERE kind = 'job_ended') AS outcome,
+    max_by(facts.at, seq) FILTER (WHERE kind = 'job_ended') AS ended_at,
     coalesce(max(epoch) FILTER (WHERE kind = 'start'), 0) AS epoch,
     -- -1 stands for "from nothing": DuckDB's max_by passes over nulls, and would tell the head before the start.
     nullif(max_by(CASE

@@ -84,7 +84,8 @@ def main() -> None:
 def vacuum(path: str, *, dry_run: bool, as_json: bool) -> None:
     """Delete the files that no live or pinned checkpoint refers to.
 
-    Runs beside writers at any time; safe to interrupt and to repeat.
+    Runs beside writers at any time; safe to interrupt and to repeat. What processes of this host that have died read, or took savepoints
+    of, is ended first.
     """
     with open_catalog(path) as catalog, report.progress_bar("vacuum") as show:
         done = catalog.vacuum(dry_run=dry_run, progress=show)
@@ -161,7 +162,8 @@ def sql(path: str, query: str, *, as_json: bool) -> None:
 @click.option("--reason", default="dropped by an operator", show_default=True, help="Kept with the checkpoint.")
 @JSON
 def drop(path: str, job: str, checkpoint_id: int, *, reason: str, as_json: bool) -> None:
-    """Drop checkpoint N of JOB: no longer live, its files go with the next vacuum. Refused for the head and while held."""
+    """Drop checkpoint N of JOB: no longer live, its files go with the next vacuum. Refused for the head, while held, and for a savepoint
+    (`dispose`)."""
     _change(path, lambda c: c.drop(job, checkpoint_id, reason), f"dropped checkpoint {checkpoint_id} of job {job!r}", as_json=as_json)
 
 
@@ -206,16 +208,16 @@ def kill(path: str, job: str, attempt: str, *, reason: str, as_json: bool) -> No
 
 @main.command()
 @PATH
-@click.option("--end-dead", is_flag=True, help="End the readings of processes of this host that have died.")
+@click.option("--end-dead", is_flag=True, help="End the readings and savepoints of processes of this host that have died, as vacuum does.")
 @JSON
 def readers(path: str, *, end_dead: bool, as_json: bool) -> None:
     """Who reads which checkpoint, and since when: what is read stays, files and all."""
     with open_catalog(path) as catalog:
         if end_dead:
             ended = catalog.end_dead_readers()
-            _print({"ended": ended}, [f"ended {report.counted(len(ended), 'reading')} of dead processes", *ended], as_json=as_json)
+            _print({"ended": ended}, [f"ended {report.counted(len(ended), 'attempt')} of dead processes", *ended], as_json=as_json)
         else:
-            _print_query(catalog, "select * from readers order by since", [], as_json=as_json)
+            _print_query(catalog, report.READERS_QUERY, [], as_json=as_json)
 
 
 @main.command()
@@ -228,7 +230,8 @@ def readers(path: str, *, end_dead: bool, as_json: bool) -> None:
 def savepoint(path: str, job: str, name: str, *, checkpoint_id: int | None, target: str | None, as_json: bool) -> None:
     """Take a savepoint NAME of JOB: self-contained, and never removed but by `dispose`.
 
-    States that are DataFrames are rewritten by Spark, which a job or a notebook has: see `Catalog.savepoint`.
+    A state that is a DataFrame is written anew by Spark, which is not here: then nothing is begun, and a program or notebook takes it, by
+    `catalog.savepoint(..., spark=...)`.
     """
     with open_catalog(path) as catalog:
         taken = catalog.savepoint(job, name, checkpoint_id=checkpoint_id, target=target)
@@ -243,8 +246,14 @@ def savepoint(path: str, job: str, name: str, *, checkpoint_id: int | None, targ
 @click.argument("name")
 @JSON
 def dispose(path: str, job: str, name: str, *, as_json: bool) -> None:
-    """Drop savepoint NAME of JOB; outside the catalog its files are deleted at once, within by the next vacuum."""
-    _change(path, lambda c: c.dispose(job, name), f"disposed of savepoint {name!r} of job {job!r}", as_json=as_json)
+    """Drop savepoint NAME of JOB, and say what was found of it.
+
+    The files of one in the catalog go with the next vacuum. One outside the catalog is deleted at once; if it is gone, it is dropped all
+    the same.
+    """
+    with open_catalog(path) as catalog:
+        disposal = catalog.dispose(job, name)
+    _print(disposal, report.disposal_lines(disposal, job), as_json=as_json)
 
 
 @main.command()

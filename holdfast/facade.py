@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.catalog import duckdb_engine, lifecycle, paths
+from holdfast.catalog import duckdb_engine, lifecycle, paths, savepoint_rules
 from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.errors import DamagedFileError, NotFoundError, UsageError
@@ -28,9 +28,10 @@ from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.leases import Lease
 from holdfast.writers.pins import Pins
-from holdfast.writers.registration import register_job, require_retention
-from holdfast.writers.restore import Checkpoint, open_committed, place_of
-from holdfast.writers.savepoints import SavepointWriter, dispose_outside, export_checkpoint, rekey_savepoint, savepoint_at, spark_reader
+from holdfast.writers.registration import register_job, require_policies
+from holdfast.writers.restore import Checkpoint, kept_by, open_committed
+from holdfast.writers.savepoint_places import Disposal, dispose
+from holdfast.writers.savepoints import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at, spark_reader
 from holdfast.writers.vehicles import UploadBy, state_writer
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ class Catalog:
         them, "claim" fences the other job's coordinator and owns its checkpoints from here.
         With `states` given, a state that the program does not have is refused, unless it is named in `allow_non_restored`; where states
         are copied, `renamed` says old name -> new name.
-        `max_parallelism` is fixed when the job is registered (128 if not given, or that of what it starts from).
+        `max_parallelism` is fixed when the job is registered: if not given, that of what it starts from, else 128, or more by Flink's
+        rule for a Spark session of more than 85 cores.
         `chain` bounds the change sets above a base. `on_end` says which outcomes of the job drop its checkpoints.
         `upload` is "native" (Spark's writer; every host must share the file system) or "streamed" (one upload for each task).
         Raises:
@@ -108,11 +110,12 @@ class Catalog:
             NotFoundError, AddressError: there is no such checkpoint.
         """
         writer = state_writer(upload)
-        require_retention(retention)
+        require_policies(retention, on_end, chain)
         mapped = Mapped(states=states, allow_non_restored=allow_non_restored, renamed=renamed or {})
         begin = beginning(start, mode, mapped, job, self._storage, self._transactor)
-        groups = begin.max_parallelism if max_parallelism is None else max_parallelism
-        job_id = register_job(self._transactor, self._environment, job, groups, must_exist=isinstance(start, int))
+        job_id = register_job(
+            self._transactor, self._environment, job, max_parallelism, of_source=begin.max_parallelism, must_exist=isinstance(start, int)
+        )
         ledger = open_ledger(self._storage, self._marker)
         return Coordinator(
             transactor=Transactor(ledger, self._environment),
@@ -136,16 +139,24 @@ class Catalog:
             DamagedFileError: its manifest is not what was committed.
         """
         fact, is_pinned = self._pins.pin(lambda state: _ref(state, job, checkpoint_id))
+        ref = Ref(fact.job_id, fact.checkpoint_id)
+        is_kept = kept_by(self._transactor, ref)
         if not is_pinned:
-            return open_committed(self._storage, fact)
-        lease = Lease(partial(self._pins.release, Ref(fact.job_id, fact.checkpoint_id)))
+            return open_committed(self._storage, fact, None, is_kept)
+        lease = Lease(partial(self._pins.release, ref))
+        try:
+            checkpoint = open_committed(self._storage, fact, lease, is_kept)
+        except BaseException:
+            lease.end()
+            raise
         self._leases = [*(other for other in self._leases if other.is_open), lease]
-        return open_committed(self._storage, fact, lease)
+        return checkpoint
 
     def end_dead_readers(self) -> list[str]:
-        """End what processes of this host pinned for reading and did not release before they died; the attempts that were ended.
+        """End what processes of this host pinned for reading, or for taking a savepoint, and did not end before they died; the attempts.
 
-        Who reads what, since when, is the view `readers`. Of another host nobody here can tell: `kill` ends its attempt by its token.
+        `vacuum` does so first. Who reads what, since when, is the view `readers`. Of another host (or container) nobody here can tell:
+        `kill` ends its attempt by its token.
         """
         return [str(token) for token in self._pins.end_dead()]
 
@@ -154,7 +165,8 @@ class Catalog:
 
         Raises UsageError (the hold has no name), RefusedError, NotFoundError, AlreadyExistsError.
         """
-        if not name.strip():
+        given: object = name
+        if not isinstance(given, str) or not given.strip():
             msg = f"a hold on checkpoint {checkpoint_id} of job {job!r} needs a name, by which it is ended"
             raise UsageError(msg)
         self._transactor.run(lambda state: lifecycle.hold(state, _ref(state, job, checkpoint_id), name, note))
@@ -166,7 +178,7 @@ class Catalog:
     def drop(self, job: str, checkpoint_id: int, reason: str = "dropped by an operator") -> None:
         """The checkpoint is no longer live; its files go with the next vacuum unless others refer to them.
 
-        Raises RefusedError for a held checkpoint and for the head, NotFoundError for one that does not exist.
+        Raises RefusedError for a held checkpoint, for the head and for a savepoint (`dispose`), NotFoundError for one that does not exist.
         """
         self._transactor.run(lambda state: lifecycle.drop(state, _ref(state, job, checkpoint_id), reason))
 
@@ -191,10 +203,12 @@ class Catalog:
         """A savepoint of a live checkpoint (None: the head): self-contained, in its own directory, never removed by retention.
 
         With `target` it goes to a directory of its own there, outside the catalog, and `dispose` alone deletes it.
-        States that are DataFrames are read with `spark`, or the active session.
+        States that are DataFrames are read with `spark`, or the active session. Of these errors none takes the name:
         Raises:
-            AlreadyExistsError: the job has had a savepoint of this name.
-            RefusedError: the checkpoint was dropped; or the target is in the catalog.
+            AlreadyExistsError: the job has had a savepoint of this name, or one was tried and aborted.
+            RefusedError: the checkpoint was dropped; or the target is in a catalog, this or another.
+            AddressError: nothing can be written to the target.
+            UsageError: a state is a DataFrame, and there is no Spark session.
         """
         writer = SavepointWriter(
             transactor=self._transactor,
@@ -206,24 +220,25 @@ class Catalog:
         ref = self._transactor.look(lambda state: _ref(state, job, checkpoint_id))
         return open_committed(self._storage, writer.take(ref, name, None if target is None else open_storage(target)))
 
-    def dispose(self, job: str, name: str) -> None:
+    def dispose(self, job: str, name: str) -> Disposal:
         """Drop a savepoint by its name: the one way it goes. In the catalog its files go with the next vacuum, outside of it here and now.
 
-        A second call for one outside deletes what the first left. Raises NotFoundError, RefusedError (held).
+        Outside, what its manifest names is deleted; where that is damaged or lost, what lies under the savepoint's own names (`data/` and
+        `_metadata`); where nothing is, it is dropped all the same. What was found is told. A second call deletes what the first left.
+        Raises:
+            NotFoundError: the job has no savepoint of this name (or it was tried and aborted, or is being taken).
+            RefusedError: it is held; or it lies outside and is there, and an open attempt reads it.
         """
-        ref, fact, live = self._transactor.look(lambda state: _savepoint(state, job, name))
-        content = open_committed(self._storage, fact) if paths.is_address(fact.path) and _is_there(self._storage, fact) else None
-        if live:
-            self._transactor.run(lambda state: lifecycle.drop(state, ref, "disposed"))
-        if content is not None:
-            dispose_outside(content.storage, content.manifest)
+        return dispose(self._storage, self._transactor, lambda state: _savepoint(state, job, name))
 
     def export(self, checkpoint: Checkpoint, target: Address) -> str:
         """Copy exactly the files of a checkpoint to an empty or new directory, verified on the way; the path of its `chk-<n>` there.
 
-        The copy opens with `holdfast.open_manifest`, and a job starts from it by its path, with or without a catalog around it.
+        The copy opens with `holdfast.open_manifest`, and a job starts from it by its path, with no catalog around it.
         Raises:
-            AlreadyExistsError: the target has a file of the same name.
+            AlreadyExistsError: the target has files.
+            RefusedError: the target is in a catalog, this or another.
+            AddressError: nothing can be written to the target.
             DamagedFileError: a file is missing or is not what was committed.
         """
         return export_checkpoint(checkpoint, open_storage(target))
@@ -237,11 +252,13 @@ class Catalog:
     def vacuum(self, *, dry_run: bool = False, progress: Progress | None = None) -> VacuumReport:
         """Delete what no live or pinned checkpoint refers to. Runs beside writers; safe to interrupt and to repeat.
 
-        With `dry_run` nothing is changed, and the report's plan is the one that would run.
+        Before, it ends what dead processes of this host have open (`end_dead_readers`). With `dry_run` nothing is changed, and the report's
+        plan is the one that would run with those still open.
         """
-        plan = self.plan_vacuum()
         if dry_run:
-            return VacuumReport(plan=plan, deleted_files=0, deleted_bytes=0, failed=())
+            return VacuumReport(plan=self.plan_vacuum(), deleted_files=0, deleted_bytes=0, failed=())
+        self._pins.end_dead()
+        plan = self.plan_vacuum()
         return run_vacuum(plan, self._transactor, self._storage, self._environment, progress)
 
     def plan_scrub(self) -> ScrubPlan:
@@ -340,6 +357,8 @@ def rekey(
 
     The new one gets a directory of its own within `target`; a new job starts from it by its path.
     Raises:
+        RefusedError: the target is in a catalog, which would delete it: no row names it.
+        AddressError: nothing can be written to the target.
         UsageError: `max_parallelism` is not 1 to 32768, or no Spark session is there to rewrite DataFrames.
         NotFoundError, DamagedFileError: as `open_savepoint`.
     """
@@ -350,23 +369,17 @@ def rekey(
     return rekey_savepoint(source, max_parallelism, open_storage(target), SystemEnvironment(), state_writer(upload), spark_reader(spark))
 
 
-def _savepoint(state: CatalogState, job: str, name: str) -> tuple[Ref, CheckpointCommitted, bool]:
+def _savepoint(state: CatalogState, job: str, name: str) -> tuple[Ref, CheckpointCommitted]:
     found = state.job_named(job)
     for number, row in found.checkpoints.items():
         if row.fact.is_savepoint and row.fact.name == name:
-            return Ref(found.job_id, number), row.fact, row.live
+            return Ref(found.job_id, number), row.fact
+    if name in found.savepoints:
+        msg = f"there is nothing to dispose of: {savepoint_rules.taken(found, name)}"
+        raise NotFoundError(msg)
     names = ", ".join(repr(row.fact.name) for row in found.live.values() if row.fact.is_savepoint) or "none"
     msg = f"job {job!r} has no savepoint named {name!r}; it has: {names}"
     raise NotFoundError(msg)
-
-
-def _is_there(storage: Storage, fact: CheckpointCommitted) -> bool:
-    place, path = place_of(storage, fact)
-    try:
-        place.size(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _ref(state: CatalogState, job: str, checkpoint_id: int | None) -> Ref:

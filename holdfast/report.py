@@ -22,6 +22,7 @@ from holdfast.compaction.scrub import ScrubReport
 from holdfast.compaction.vacuum import VacuumReport
 from holdfast.compaction.verify import VerifyReport
 from holdfast.facade import Catalog
+from holdfast.writers.savepoint_places import Disposal, Found
 
 if TYPE_CHECKING:
     import duckdb
@@ -102,11 +103,30 @@ def distinct(names: Sequence[str]) -> list[str]:
 def checkpoints_query(*, also_dropped: bool) -> str:
     """Of one job or (null) of all, its name given twice."""
     return f"""
-        SELECT job, checkpoint_id, status, committed_at, handles, total_bytes, new_bytes, total_bytes - new_bytes AS carried_bytes, progress
+        SELECT job, checkpoint_id, status, is_savepoint, name, committed_at, handles, total_bytes, new_bytes,
+            total_bytes - new_bytes AS carried_bytes, progress
         FROM checkpoints
         WHERE ({also_dropped} OR status = 'live') AND (? IS NULL OR job = ?)
         ORDER BY job, checkpoint_id
     """
+
+
+READERS_QUERY = """
+    SELECT j.job, r.checkpoint_id, r.attempt, r.opened_by, r.since, r.process, r.job_id
+    FROM readers r JOIN jobs j ON j.job_id = r.job_id
+    ORDER BY r.since
+"""
+
+
+def disposal_lines(disposal: Disposal, job: str) -> Iterator[str]:
+    yield f"disposed of savepoint {disposal.name!r} of job {job!r}"
+    what = f"deleted {counted(disposal.deleted_files, 'file')} in {disposal.path}"
+    yield {
+        Found.IN_CATALOG: f"its files in {disposal.path} go with the next vacuum",
+        Found.WHOLE: what,
+        Found.DAMAGED: f"its _metadata was lost or damaged: {what}, all that was under the savepoint's own names",
+        Found.ABSENT: f"nothing was at {disposal.path}: it had been deleted or moved; what was moved is left to you",
+    }[disposal.found]
 
 
 def vacuum_lines(report: VacuumReport, *, dry_run: bool) -> Iterator[str]:

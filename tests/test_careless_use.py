@@ -37,6 +37,9 @@ def write(catalog: holdfast.Catalog, job: str, data: bytes, **options: Any) -> i
     [
         ({"retention": 1}, "is no retention"),
         ({"retention": None}, "is no retention"),
+        ({"on_end": "finished"}, r"on_end='finished' is no policy .*: give OnEnd\(drop="),
+        ({"on_end": holdfast.Outcome.FINISHED}, "is no policy"),
+        ({"chain": 3}, r"chain=3 is no limit of chains: give ChainLimit\("),
         ({"upload": "fax"}, "give 'native' or 'streamed'"),
         ({"start": 5}, "has no job named 'typo'"),
         ({"start": True}, "cannot start from True"),
@@ -50,6 +53,40 @@ def test_a_call_that_cannot_succeed_registers_no_job(catalog: holdfast.Catalog, 
         catalog.coordinate("typo", **options)
     with catalog.duckdb() as connection:
         assert connection.execute("select count(*) from jobs").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("drop", ["finished", {"done"}, [7], None, 5], ids=str)
+def test_a_policy_names_outcomes_and_nothing_else(drop: Any) -> None:
+    """A text would be asked whether the outcome is a part of it: 'unfinished' would drop what is finished."""
+    with pytest.raises(holdfast.UsageError, match=r"is no set of outcomes: give some of 'finished', 'cancelled', 'failed'"):
+        holdfast.OnEnd(drop=drop)
+    assert holdfast.OnEnd(drop=["failed"]) == holdfast.OnEnd(drop={holdfast.Outcome.FAILED})
+
+
+@pytest.mark.parametrize(
+    "limit", [{"change_sets": "3"}, {"change_sets": 2.5}, {"change_sets": True}, {"change_sets": -1}, {"share_of_base": None}], ids=str
+)
+def test_a_limit_of_chains_is_a_number_of_change_sets_and_a_share(limit: dict[str, Any]) -> None:
+    with pytest.raises(holdfast.UsageError, match="is no limit: give change_sets"):
+        holdfast.ChainLimit(**limit)
+
+
+@pytest.mark.parametrize("outcome", ["done", None, ""])
+def test_a_job_ends_by_an_outcome_that_there_is_or_goes_on(catalog: holdfast.Catalog, outcome: Any) -> None:
+    with catalog.coordinate("flights") as job:
+        with pytest.raises(holdfast.UsageError, match=f"outcome={outcome!r} is not .*: give 'finished', 'cancelled' or 'failed'"):
+            job.end(outcome)
+        with job.checkpoint() as checkpoint:
+            checkpoint.write_bytes("offsets", b"1")
+
+
+@pytest.mark.parametrize("key", [{"id"}, 5, None, [1], b"id"], ids=repr)
+def test_a_key_is_a_list_of_names(catalog: holdfast.Catalog, key: Any) -> None:
+    with catalog.coordinate("flights") as job, job.checkpoint() as checkpoint:
+        for write in (checkpoint.write, checkpoint.write_changes):
+            with pytest.raises(holdfast.UsageError, match=r"is no list of key columns: give their names, as key=\['id'\]"):
+                write("planes", None, key=key)  # type: ignore[operator]
+        checkpoint.write_bytes("planes", b"else its failed write is told at the end")
 
 
 @pytest.mark.parametrize("name", ["", " b", "b ", "a\nb", "e\u0301", 7, None])
@@ -174,8 +211,8 @@ def test_an_interrupt_while_the_ledger_is_folded_leaves_no_half_state_to_decide_
     assert_catalog_sound(world)
 
 
-@pytest.mark.parametrize("name", ["", "  "])
-def test_a_hold_without_a_name_is_refused(catalog: holdfast.Catalog, name: str) -> None:
+@pytest.mark.parametrize("name", ["", "  ", None, 7])
+def test_a_hold_without_a_name_is_refused(catalog: holdfast.Catalog, name: Any) -> None:
     write(catalog, "flights", b"1")
     with pytest.raises(holdfast.UsageError, match="needs a name"):
         catalog.hold("flights", 1, name)
@@ -271,5 +308,150 @@ def test_a_process_that_may_not_write_to_the_ledger_reads_unpinned(catalog: hold
             reader.hold("flights", 1, "mine")
         write(catalog, "flights", b"2")
         catalog.vacuum()
-        with pytest.raises(holdfast.DamagedFileError, match="the checkpoint was dropped meanwhile"):
+        with pytest.raises(
+            holdfast.RefusedError, match="checkpoint 1 of job 'flights' was dropped meanwhile.*its credentials are read-only"
+        ):
             checkpoint.read_bytes("offsets")
+
+
+# ---- dropped meanwhile, and damaged ----------------------------------------------------------------------------------------
+
+
+def lose_files(catalog: holdfast.Catalog) -> None:
+    for path in Path(catalog.address).glob("jobs/*/exclusive/*"):
+        path.unlink()
+
+
+def test_what_was_closed_and_then_dropped_is_not_told_as_damaged(catalog: holdfast.Catalog) -> None:
+    write(catalog, "flights", b"x" * 50_000)
+    with catalog.checkpoint("flights") as checkpoint:
+        pass
+    write(catalog, "flights", b"2")
+    catalog.vacuum()
+    with pytest.raises(
+        holdfast.RefusedError, match="was dropped meanwhile.*the checkpoint or its catalog object was closed. Nothing is damaged"
+    ):
+        checkpoint.read_bytes("offsets")
+
+
+def test_a_pin_that_an_operator_killed_is_told_where_its_checkpoint_was_dropped(catalog: holdfast.Catalog) -> None:
+    write(catalog, "flights", b"x" * 50_000)
+    checkpoint = catalog.checkpoint("flights")
+    with catalog.duckdb() as connection:
+        ((attempt,),) = connection.execute("select attempt from readers").fetchall()
+    catalog.kill("flights", attempt)
+    write(catalog, "flights", b"2")
+    catalog.vacuum()
+    with pytest.raises(holdfast.RefusedError, match="was dropped meanwhile.*ended by somebody else"):
+        checkpoint.read_bytes("offsets")
+
+
+def test_the_latest_of_before_the_last_commit_is_told_as_dropped(catalog: holdfast.Catalog) -> None:
+    with catalog.coordinate("flights") as job:
+        read = []
+        for data in (b"x" * 50_000, b"y" * 50_000):
+            with job.checkpoint() as checkpoint:
+                checkpoint.write_bytes("offsets", data)
+            latest = job.latest()
+            assert latest is not None
+            read.append(latest)
+        before, latest = read
+        catalog.vacuum()
+        with pytest.raises(holdfast.RefusedError, match="checkpoint 1 of job 'flights' was dropped meanwhile.*that has gone on"):
+            before.read_bytes("offsets")
+        lose_files(catalog)
+        with pytest.raises(holdfast.DamagedFileError, match="is missing"):
+            latest.read_bytes("offsets")
+
+
+@pytest.mark.parametrize("how", ["live", "pinned", "closed, and pinned by another", "closed"])
+def test_a_file_that_is_gone_though_the_ledger_keeps_it_is_damage(catalog: holdfast.Catalog, how: str) -> None:
+    write(catalog, "flights", b"x" * 50_000)
+    checkpoint = catalog.checkpoint("flights")
+    other = holdfast.open(catalog.address).checkpoint("flights")
+    if how != "live":
+        write(catalog, "flights", b"2")
+    if how.startswith("closed"):
+        checkpoint.close()
+    if how == "closed":
+        other.close()
+    lose_files(catalog)
+    kind = holdfast.RefusedError if how == "closed" else holdfast.DamagedFileError
+    with pytest.raises(kind, match="dropped meanwhile"):
+        checkpoint.read_bytes("offsets")
+    other.close()
+
+
+def test_a_ledger_that_cannot_be_read_leaves_damage_damage(catalog: holdfast.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(catalog, "flights", b"x" * 50_000)
+    checkpoint = catalog.checkpoint("flights")
+    checkpoint.close()
+    write(catalog, "flights", b"2")
+    catalog.vacuum()
+
+    def unreadable() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(catalog._transactor.ledger, "refresh", unreadable)
+    with pytest.raises(holdfast.DamagedFileError, match="is missing"):
+        checkpoint.read_bytes("offsets")
+
+
+def test_a_manifest_that_a_vacuum_took_before_an_unpinned_reader_came_to_it_is_no_damage(
+    catalog: holdfast.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(catalog, "flights", b"1")
+
+    def too_late(facts: Any, **options: Any) -> None:
+        write(catalog, "flights", b"2")
+        catalog.vacuum()
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with holdfast.open(catalog.address) as reader:
+        monkeypatch.setattr(reader._transactor.ledger, "append", too_late)
+        with pytest.raises(holdfast.RefusedError, match="was dropped"):
+            reader.checkpoint("flights")
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("verify", [True, False])
+def test_rows_of_a_dropped_checkpoint_are_told_as_dropped_and_those_of_a_live_one_as_damaged(
+    spark: Any, catalog: holdfast.Catalog, verify: bool
+) -> None:
+    with catalog.coordinate("flights") as job:
+        for count in (10, 20):
+            with job.checkpoint() as checkpoint:
+                checkpoint.write("planes", spark.range(count), key=["id"])
+            if count == 10:
+                with catalog.checkpoint("flights") as read:
+                    pass
+    catalog.vacuum()
+    for reading in (lambda of: of.read(spark, "planes", verify=verify), lambda of: of.duckdb("planes", verify=verify)):
+        with pytest.raises(holdfast.RefusedError, match="checkpoint 1 of job 'flights' was dropped meanwhile.*was closed"):
+            reading(read)
+    live = catalog.checkpoint("flights")
+    for path in Path(catalog.address).glob("jobs/*/shared/**/*.parquet"):
+        path.unlink()
+    for reading in (lambda of: of.read(spark, "planes", verify=verify), lambda of: of.duckdb("planes", verify=verify)):
+        with pytest.raises(holdfast.DamagedFileError, match="is missing"):
+            reading(live)
+
+
+@pytest.mark.xdist_group("spark")
+def test_what_was_made_of_a_read_dataframe_gives_the_right_rows_or_the_engines_error(spark: Any, catalog: holdfast.Catalog) -> None:
+    """As `docs/guarantees.md` says: these do not know of the pin."""
+    with catalog.coordinate("flights") as job:
+        with job.checkpoint() as checkpoint:
+            checkpoint.write("planes", spark.range(10), key=["id"])
+        with catalog.checkpoint("flights") as read:
+            frame = read.read(spark, "planes")
+            frame.createOrReplaceTempView("lent")
+            late = [frame.where("id >= 0").count, spark.table("lent").count, read.duckdb("planes").fetchall]
+        assert late[0]() == late[1]() == 10
+        with job.checkpoint() as checkpoint:
+            checkpoint.write("planes", spark.range(20), key=["id"])
+    assert catalog.vacuum().deleted_files > 0
+    for reading in late:
+        with pytest.raises(Exception, match=r"(?s)shared/1-.*parquet") as raised:
+            reading()
+        assert not isinstance(raised.value, holdfast.HoldfastError)

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast
-from holdfast.catalog.errors import UsageError
+from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.types import ChainLimit, KeepAll, Role
 from holdfast.writers import spark_groups
 from holdfast.writers.group_digests import decode
@@ -174,15 +174,6 @@ def test_chunks_that_are_hidden_whole_are_no_longer_the_checkpoints(spark, strea
     assert open_handles == (len(twice.chunks),)
 
 
-def test_a_state_without_keys_is_one_group(spark, streamed_job):
-    df = rows(spark)
-    write(streamed_job, df, key=())
-    _, result = write(streamed_job, df, key=())
-    assert result.new_bytes == 0
-    write(streamed_job, with_text(df, [7], "b"), key=())
-    assert_reads(spark, streamed_job, with_text(df, [7], "b"))
-
-
 @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
 @pytest.mark.parametrize("rows_here", [1000, 0], ids=["few", "many"])
 def test_all_types_and_odd_names_come_back_as_they_were(spark, streamed_job, zone, rows_here, monkeypatch):
@@ -302,6 +293,41 @@ def test_nested_columns_are_refused_by_name(spark, streamed_job):
     df = spark.sql("select 1 AS id, array(1) AS tags, map('a', 1) AS m, named_struct('x', 1) AS s, 'x' AS plain")
     with pytest.raises(UsageError, match=r"nested columns 'tags' \(array<int>\), 'm' \(map<string,int>\), 's' \(struct<x:int>\) apart"):
         write(streamed_job, df)
+
+
+def test_without_a_key_there_are_no_groups_to_compare(spark, streamed_job):
+    with pytest.raises(RefusedError, match=r"is_key_group_aware is false.* Give key=\[...\], unique columns, or .* mode='full'"):
+        write(streamed_job, rows(spark), key=())
+    assert streamed_job.latest() is None
+
+
+def test_what_is_no_dataframe_of_spark_is_refused_by_its_argument(spark, streamed_job):
+    for mode in ("full", "changed-groups"):
+        for given, kind in (([(1, "a")], "list"), (rows(spark).toPandas(), r"pandas\..*DataFrame"), (None, "NoneType")):
+            with pytest.raises(UsageError, match=f"state 'planes': df is a {kind}, not a DataFrame of Spark: give one"):
+                write(streamed_job, given, mode=mode)
+    assert streamed_job.latest() is None
+
+
+def test_a_key_that_is_twice_in_a_changed_group_is_named(spark, streamed_job):
+    df = rows(spark)
+    write(streamed_job, df)
+    twice = df.union(rows(spark, [7, 9], "more")).union(rows(spark, [7, None, None], "b"))
+    with pytest.raises(UsageError, match="needs a key that is unique, and these are more than once") as raised:
+        write(streamed_job, twice)
+    assert all(found in str(raised.value) for found in ("id=7 (3 times)", "id=9 (2 times)", "id=None (2 times)"))
+    assert streamed_job.latest().checkpoint_id == 1
+    write(streamed_job, df.union(rows(spark, [None], "b")))
+
+
+def test_a_key_of_several_columns_is_unique_as_a_whole_and_names_may_be_odd(spark, streamed_job):
+    df = rows(spark).selectExpr("id AS `a.b`", "text AS `count_all`", "id AS n")
+    key = ("a.b", "count_all")
+    write(streamed_job, df, key=key)
+    more = df.limit(3).selectExpr("`a.b`", "'other' AS count_all", "n")
+    assert write(streamed_job, df.union(more), key=key)[1].reused_bytes > 0
+    with pytest.raises(UsageError, match=r"a\.b=\d+, count_all='other' \(2 times\)"):
+        write(streamed_job, df.union(more).union(more.selectExpr("`a.b`", "count_all", "n + 1")), key=key)
 
 
 @pytest.mark.parametrize("rows_here", [1000, 0], ids=["few", "many"])

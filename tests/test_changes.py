@@ -304,7 +304,8 @@ def test_keys_that_spark_takes_for_equal_are_the_same_key(spark, job, key):
         (None, "select 1 AS other", "id", "deletes: there is no column 'id'"),
         (None, "select 1L AS id", "id", "deletes: column 'id' has the type bigint, and in the state int"),
         (None, "select 1 AS id", "text", "the key is given as 'text', and that of the state is 'id'"),
-        (None, "select 1 AS id", (), "they need a key"),
+        (None, "select 1 AS id", (), "they need a key: give that of the state, 'id'$"),
+        ("select 1 AS id, 'x' AS text, 1 AS number", None, [], "they need a key: give that of the state, 'id'; upserts: column 'number'"),
     ],
 )
 def test_changes_that_do_not_fit_the_state_are_refused_before_a_byte_is_written(spark, job, catalog, upserts, deletes, key, said):
@@ -312,6 +313,21 @@ def test_changes_that_do_not_fit_the_state_are_refused_before_a_byte_is_written(
     before = {*files(catalog)}
     with pytest.raises(UsageError, match=f"changes of state 'planes': .*{said}"):
         change(job, *(query and spark.sql(query) for query in (upserts, deletes)), key=key)
+    assert {*files(catalog)} == before
+
+
+def test_changes_of_a_new_state_need_a_key(spark, job):
+    with pytest.raises(UsageError, match="changes of state 'planes': they need a key: give the columns that tell rows apart$"):
+        change(job, base(spark), key=[])
+
+
+@pytest.mark.parametrize("argument", ["upserts", "deletes"])
+def test_changes_that_are_no_dataframes_are_refused_by_their_argument(spark, job, catalog, argument):
+    full(job, base(spark))
+    before = {*files(catalog)}
+    for given in ([(1, "x", 1.0)], base(spark).toPandas(), "planes"):
+        with pytest.raises(UsageError, match=f"state 'planes': {argument} is a .*, not a DataFrame of Spark: give one"):
+            change(job, **{argument: given})
     assert {*files(catalog)} == before
 
 

@@ -1,6 +1,9 @@
 """The command line: what it prints, and the code that it exits with."""
 
 import json
+import shutil
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 
@@ -107,6 +110,37 @@ def test_checkpoints_of_an_unknown_job_are_an_error_that_names_the_jobs_there_ar
     assert result.exit_code == USAGE
     assert "'other'" in result.stderr
     assert JOB in result.stderr
+
+
+def test_savepoints_are_told_from_checkpoints_in_the_list_by_their_names(root: Path) -> None:
+    number = run_json("savepoint", root, JOB, "mine")["checkpoint_id"]
+    rows = run_json("checkpoints", root)
+    assert [(row["is_savepoint"], row["name"]) for row in rows] == [*[(False, None)] * 3, (True, "mine")]
+    refused = run("drop", root, JOB, number)
+    assert refused.exit_code == USAGE
+    assert "`holdfast dispose`" in refused.stderr
+
+
+def test_dispose_says_what_it_found(root: Path, tmp_path: Path) -> None:
+    def taken(name: str, *target: object) -> Path:
+        return Path(run_json("savepoint", root, JOB, name, *target)["path"])
+
+    inside, (whole, damaged, gone) = taken("inside"), (taken(name, "--target", tmp_path / "away") for name in ("whole", "damaged", "gone"))
+    (damaged / "_metadata").unlink()
+    shutil.rmtree(gone)
+    assert f"files in {inside} go with the next vacuum" in run("dispose", root, JOB, "inside").stdout
+    assert f"deleted 2 files in {whole}" in run("dispose", root, JOB, "whole").stdout
+    assert "its _metadata was lost or damaged: deleted 1 file" in run("dispose", root, JOB, "damaged").stdout
+    assert run_json("dispose", root, JOB, "gone") == {"name": "gone", "path": str(gone), "found": "absent", "deleted_files": 0}
+    assert f"nothing was at {gone}" in run("dispose", root, JOB, "gone").stdout
+    assert "within by" not in run("dispose", "--help").output
+
+
+def test_readers_are_listed_with_their_jobs(root: Path) -> None:
+    with holdfast.open(root) as catalog:
+        catalog.checkpoint(JOB, 2)
+        assert [(row["job"], row["checkpoint_id"]) for row in run_json("readers", root)] == [(JOB, 2)]
+        assert run("readers", root, "--end-dead").stdout == "ended 0 attempts of dead processes\n"
 
 
 def test_a_dropped_checkpoint_is_listed_only_with_all(root: Path) -> None:
@@ -257,6 +291,20 @@ def test_an_interrupt_exits_as_shells_have_it_and_not_as_damage_found(interrupt:
     result = CliRunner().invoke(group, ["stopped"])
     assert (result.exit_code, result.stderr) == (INTERRUPTED, "holdfast: interrupted\n")
     assert str(INTERRUPTED) in run("--help").output
+
+
+@pytest.mark.xdist_group("spark")
+def test_a_savepoint_of_a_dataframe_is_refused_before_its_name_is_taken(spark, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "catalog", create=True) as catalog, catalog.coordinate(JOB) as job, job.checkpoint() as checkpoint:
+        checkpoint.write("planes", spark.range(3), key=["id"])
+    command = [sys.executable, "-m", "holdfast", "savepoint", str(tmp_path / "catalog"), JOB, "mine"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == USAGE
+    assert "state 'planes'" in refused.stderr
+    assert "call catalog.savepoint(..., spark=...)" in refused.stderr
+    assert run_json("sql", tmp_path / "catalog", "select * from attempts where purpose = 'savepoint'") == []
+    with holdfast.open(tmp_path / "catalog") as catalog:
+        assert catalog.savepoint(JOB, "mine", spark=spark).is_savepoint
 
 
 def test_another_error_while_running_is_still_a_bug() -> None:

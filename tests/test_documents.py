@@ -58,6 +58,52 @@ def test_sql_of_a_page_runs_on_a_catalog(page, tmp_path):
                 assert connection.execute(statement).description is not None, statement
 
 
+def test_the_plain_sql_for_a_state_gives_that_of_every_checkpoint_and_savepoint(spark, tmp_path):
+    """Not only those of the page: new bases of some groups, groups that became empty, several change sets, a savepoint."""
+    import holdfast
+
+    page = ROOT / "docs" / "choosing-a-mode.md"
+    names = {}
+    for body in snippets(page, "python"):
+        if body.startswith(("CHUNKS", "ANY")):
+            exec(compile(body, named(page), "exec"), names)  # noqa: S102 - that is the test
+    planes = spark.range(200).selectExpr("concat('N', id) AS tailnum", "id AS flights")
+    group = "pmod(hash(tailnum), 16)"
+    some = planes.selectExpr("tailnum", f"if({group} = 3, -1, flights) AS flights").where(f"{group} NOT IN (5, 6)")
+    limit = holdfast.ChainLimit(change_sets=100, share_of_base=1e9)
+    with (
+        holdfast.open(tmp_path / "catalog", create=True) as catalog,
+        catalog.coordinate("flights", max_parallelism=16, retention=holdfast.KeepAll(), chain=limit) as job,
+    ):
+
+        def changes(cp, upserted, deleted):
+            rows = spark.createDataFrame([(name, n) for n, name in enumerate(upserted)], "tailnum string, flights long")
+            keys = spark.createDataFrame([(name,) for name in deleted], "tailnum string")
+            cp.write_changes("planes", rows, keys, key=["tailnum"])
+
+        for write in (
+            lambda cp: cp.write("planes", planes, key=["tailnum"], mode="changed-groups"),
+            lambda cp: cp.write("planes", some, key=["tailnum"], mode="changed-groups"),
+            lambda cp: changes(cp, ["N1", "N2", "new"], ["N3", "N4"]),
+            lambda cp: changes(cp, ["N3", None], ["N1", "new", "never"]),
+            lambda cp: cp.write_bytes("other", b"carried"),
+        ):
+            with job.checkpoint() as cp:
+                write(cp)
+        savepoint = catalog.savepoint("flights", "whole", spark=spark)
+        layers = []
+        for checkpoint in (*(catalog.checkpoint("flights", n) for n in range(1, 6)), savepoint):
+            expected = sorted(checkpoint.duckdb("planes").fetchall(), key=repr)
+            with catalog.duckdb() as connection:
+                which = {"root": catalog.address, "job": "flights", "checkpoint_id": checkpoint.checkpoint_id, "state": "planes"}
+                connection.execute(names["CHUNKS"], which).execute(names["PATHS"])
+                assert sorted(connection.execute(names["ANY"]).fetchall(), key=repr) == expected
+                layers.append(connection.execute("SELECT count(DISTINCT layer) FROM chunks").fetchone()[0])
+                if layers[-1] == 1:
+                    assert sorted(connection.execute(names["BASE_ONLY"]).fetchall(), key=repr) == expected
+        assert layers == [1, 2, 3, 4, 4, 1]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_of_a_page_lead_somewhere(page):
     broken = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]

@@ -16,6 +16,14 @@ os._exit(9)
 """
 
 
+SAVE_AND_DIE = """
+import os, sys, holdfast
+from holdfast.writers import savepoints
+savepoints.store_manifest = lambda place, manifest: os._exit(9)
+holdfast.open(sys.argv[1]).savepoint("flights", "mine")
+"""
+
+
 def test_this_process_lives_and_an_ended_one_has_died() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", "from holdfast.catalog.processes import this_process; print(this_process())"],
@@ -39,6 +47,35 @@ def test_of_another_host_and_of_what_is_no_process_nobody_can_tell() -> None:
     assert not has_died("nonsense")
     assert not has_died(f"{socket.gethostname()}:pid:1")
     assert not has_died(f"{socket.gethostname()}:{os.getpid()}:0")
+
+
+def test_processes_of_another_container_on_a_host_of_this_name_are_not_taken_for_dead() -> None:
+    assert not has_died(f"{socket.gethostname()}/1:999999999:1")
+
+
+def test_a_vacuum_ends_the_readings_and_savepoints_of_dead_processes_and_deletes_what_they_kept(tmp_path) -> None:
+    with holdfast.open(tmp_path / "catalog", create=True) as catalog:
+
+        def ended() -> list[tuple]:
+            with catalog.duckdb() as connection:
+                return connection.execute(
+                    "select purpose, status, reason from attempts where purpose in ('read', 'savepoint') order by 1, 2"
+                ).fetchall()
+
+        for data in (b"1", b"2"):
+            with catalog.coordinate("flights") as job, job.checkpoint() as checkpoint:
+                checkpoint.write_bytes("big", data * 50_000)
+            for program in (READ_AND_DIE, SAVE_AND_DIE) if data == b"1" else ():
+                done = subprocess.run([sys.executable, "-c", program, catalog.address], capture_output=True, text=True, check=False)
+                assert done.returncode == 9, done.stderr
+        own = catalog.checkpoint("flights")
+        assert catalog.vacuum(dry_run=True).plan.unreferenced == ()
+        assert ended() == [("read", "open", None), ("read", "open", None), ("savepoint", "open", None)]
+        assert catalog.vacuum().deleted_files == 2, "the file and the manifest of the checkpoint that both had pinned"
+        died = "its process has died"
+        assert ended() == [("read", "killed", died), ("read", "open", None), ("savepoint", "killed", died)]
+        assert catalog.scrub().deleted_files == 1, "what the savepoint had written"
+        assert own.read_bytes("big") == b"2" * 50_000
 
 
 def test_readers_that_died_are_found_and_ended_and_the_living_are_left(tmp_path) -> None:

@@ -98,6 +98,45 @@ def test_a_name_is_taken_for_ever(catalog: holdfast.Catalog) -> None:
         catalog.savepoint("flights", "mine")
 
 
+def test_a_name_whose_savepoint_was_aborted_is_told_as_tried_and_not_as_had(catalog: holdfast.Catalog) -> None:
+    write(catalog, big=LARGE)
+    next(Path(catalog.address).glob("jobs/*/exclusive/*")).write_bytes(b"damaged")
+    with pytest.raises(holdfast.DamagedFileError):
+        catalog.savepoint("flights", "mine")
+    told = r"was tried and aborted \(DamagedFileError: .*names are never given twice: take another"
+    with pytest.raises(holdfast.AlreadyExistsError, match=told):
+        catalog.savepoint("flights", "mine")
+    with pytest.raises(holdfast.NotFoundError, match=f"nothing to dispose of: .*{told}"):
+        catalog.dispose("flights", "mine")
+
+
+def test_a_checkpoint_whose_manifest_is_damaged_costs_no_name(catalog: holdfast.Catalog) -> None:
+    write(catalog, big=LARGE)
+    next(Path(catalog.address).glob("jobs/*/chk-1/_metadata")).write_bytes(b"damaged")
+    with pytest.raises(holdfast.DamagedFileError):
+        catalog.savepoint("flights", "mine")
+    assert ask(catalog, "select count(*) from attempts where purpose = 'savepoint'") == [(0,)]
+
+
+@pytest.mark.parametrize("below", [".", "deeper/place"])
+def test_a_target_that_cannot_be_made_costs_no_name(catalog: holdfast.Catalog, tmp_path: Path, below: str) -> None:
+    write(catalog, big=LARGE)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(holdfast.AddressError, match="nothing can be written to the target .*: give a directory that"):
+        catalog.savepoint("flights", "mine", target=tmp_path / "file" / below)
+    with pytest.raises(holdfast.AddressError, match="nothing can be written to the target"):
+        catalog.export(catalog.checkpoint("flights"), tmp_path / "file" / below)
+    assert contents(catalog.savepoint("flights", "mine", target=tmp_path / "away")) == {"big": LARGE}
+
+
+def test_a_savepoint_that_fails_outside_leaves_nothing_there(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    write(catalog, first=LARGE, second=LARGE)
+    [*Path(catalog.address).glob("jobs/*/exclusive/*")][1].write_bytes(b"damaged")
+    with pytest.raises(holdfast.DamagedFileError):
+        catalog.savepoint("flights", "mine", target=tmp_path / "away")
+    assert [*(tmp_path / "away").iterdir()] == []
+
+
 @pytest.mark.parametrize("name", ["", " a", "a\n", 7])
 def test_what_is_no_name_is_refused_before_anything_is_opened(catalog: holdfast.Catalog, name: Any) -> None:
     write(catalog, offsets=b"1")
@@ -162,6 +201,26 @@ def test_a_target_within_the_catalog_is_refused(catalog: holdfast.Catalog) -> No
         job.savepoint("mine", target=Path(catalog.address) / "savepoints")
 
 
+@pytest.mark.parametrize("which", ["this", "another", "linked"])
+def test_no_copy_goes_into_any_catalog_whose_scrub_would_delete_it(catalog: holdfast.Catalog, tmp_path: Path, which: str) -> None:
+    write(catalog, big=LARGE)
+    savepoint = catalog.savepoint("flights", "mine", target=tmp_path / "away")
+    other = holdfast.open(tmp_path / "other", create=True)
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    root = {"this": Path(catalog.address), "another": Path(other.address), "linked": tmp_path / "link"}[which]
+    before = sorted(tmp_path.rglob("*"))
+    for target in (root, root / "jobs" / "copies", root / "new"):
+        with pytest.raises(holdfast.RefusedError, match="is in the catalog at .*: give a directory outside"):
+            catalog.savepoint("flights", "second", target=target)
+        with pytest.raises(holdfast.RefusedError, match="is in the catalog"):
+            holdfast.rekey(savepoint, max_parallelism=64, target=target)
+        with catalog.checkpoint("flights") as checkpoint, pytest.raises(holdfast.RefusedError, match="is in the catalog"):
+            catalog.export(checkpoint, target)
+    assert [path for path in sorted(tmp_path.rglob("*")) if "ledger" not in path.parts] == [
+        path for path in before if "ledger" not in path.parts
+    ]
+
+
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
 def test_dispose_is_the_one_way_it_goes(catalog: holdfast.Catalog, tmp_path: Path, outside: bool) -> None:
     write(catalog, big=LARGE)
@@ -169,14 +228,75 @@ def test_dispose_is_the_one_way_it_goes(catalog: holdfast.Catalog, tmp_path: Pat
     notes = Path(savepoint.path) / "notes.txt"
     if outside:
         notes.write_text("mine")
-    catalog.dispose("flights", "mine")
-    catalog.dispose("flights", "mine") if outside else None
+    files = len(savepoint.manifest.files) + 1
+    found = catalog.dispose("flights", "mine")
+    assert (found.found, found.path, found.deleted_files) == (
+        ("whole", savepoint.path, files) if outside else ("in the catalog", savepoint.path, 0)
+    )
+    again = catalog.dispose("flights", "mine")
+    assert (again.found, again.deleted_files) == ("absent" if outside else "in the catalog", 0)
     catalog.vacuum()
     catalog.scrub()
     left = [*Path(savepoint.path).rglob("*")] if Path(savepoint.path).exists() else []
     assert left == ([notes] if outside else []), "a stranger's file stays"
     with pytest.raises(holdfast.NotFoundError, match="no savepoint named 'other'"):
         catalog.dispose("flights", "other")
+
+
+def test_drop_refuses_a_savepoint_and_names_the_way_out(catalog: holdfast.Catalog) -> None:
+    write(catalog, big=LARGE)
+    number = catalog.savepoint("flights", "mine").checkpoint_id
+    told = r"is the savepoint 'mine', which is never dropped: dispose of it, catalog.dispose\('flights', 'mine'\)"
+    with pytest.raises(holdfast.RefusedError, match=told):
+        catalog.drop("flights", number)
+    with catalog.coordinate("flights") as job, pytest.raises(holdfast.RefusedError, match=told):
+        job.drop(number)
+    assert contents(catalog.checkpoint("flights", number)) == {"big": LARGE}
+
+
+def test_a_savepoint_outside_that_is_gone_or_moved_is_disposed_of_and_told_as_absent(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    write(catalog, big=LARGE)
+    for name in ("gone", "moved"):
+        savepoint = catalog.savepoint("flights", name, target=tmp_path / "away")
+        shutil.move(savepoint.path, tmp_path / name)
+        disposal = catalog.dispose("flights", name)
+        assert (disposal.name, disposal.path, disposal.found, disposal.deleted_files) == (name, savepoint.path, "absent", 0)
+    assert ask(catalog, "select distinct status from checkpoints where is_savepoint") == [("dropped",)]
+    assert contents(holdfast.open_savepoint(tmp_path / "moved")) == {"big": LARGE}, "what was moved is its owner's"
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "another"])
+def test_a_savepoint_outside_without_its_manifest_is_disposed_of_by_its_own_names_alone(
+    catalog: holdfast.Catalog, tmp_path: Path, damage: str
+) -> None:
+    write(catalog, big=LARGE, second=LARGE)
+    savepoint, other = (catalog.savepoint("flights", name, target=tmp_path / "away") for name in ("mine", "other"))
+    place, elsewhere = Path(savepoint.path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_text("a stranger's")
+    (place / "notes.txt").write_text("a stranger's")
+    (place / "data" / "link").symlink_to(elsewhere)
+    manifest = place / "_metadata"
+    manifest.write_bytes(Path(other.path, "_metadata").read_bytes() if damage == "another" else manifest.read_bytes()[1:])
+    if damage == "missing":
+        manifest.unlink()
+    disposal = catalog.dispose("flights", "mine")
+    assert (disposal.found, disposal.deleted_files) == ("damaged", 2 + 1 + (damage != "missing"))
+    assert [*place.iterdir()] == [place / "notes.txt"]
+    assert (elsewhere / "precious").exists()
+    assert contents(holdfast.open_savepoint(other.path)) == {"big": LARGE, "second": LARGE}
+
+
+def test_a_savepoint_outside_is_not_disposed_of_under_its_reader(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    write(catalog, big=LARGE)
+    number = catalog.savepoint("flights", "away", target=tmp_path / "away").checkpoint_id
+    reader = catalog.checkpoint("flights", number)
+    [(token, process)] = ask(catalog, "select attempt, process from readers")
+    with pytest.raises(holdfast.RefusedError, match=rf"is being read: attempt {token} of job 'flights' \(read of {process}\) pins it"):
+        catalog.dispose("flights", "away")
+    assert contents(reader) == {"big": LARGE}
+    reader.close()
+    assert catalog.dispose("flights", "away").found == "whole"
 
 
 def test_a_held_savepoint_is_not_disposed_of(catalog: holdfast.Catalog, tmp_path: Path) -> None:
@@ -321,6 +441,15 @@ def test_an_exported_checkpoint_is_exactly_its_files_and_starts_a_job_elsewhere(
         assert contents(latest) == {"offsets": b"2", "big": LARGE}
     with pytest.raises(holdfast.AlreadyExistsError, match="give an empty or new directory"):
         catalog.export(checkpoint, tmp_path / "copy")
+
+
+def test_an_export_goes_to_no_directory_with_files_and_writes_nothing_there(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    write(catalog, big=LARGE)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / ".notes").write_text("a stranger's")
+    with pytest.raises(holdfast.AlreadyExistsError, match="is not empty, it has .notes: give an empty or new directory"):
+        catalog.export(catalog.checkpoint("flights"), tmp_path / "full")
+    assert [path.name for path in (tmp_path / "full").rglob("*")] == [".notes"]
 
 
 # ---- restore modes ---------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import pytest
 
 import holdfast
 from holdfast.catalog.key_groups import groups_of
+from holdfast.writers import registration
+from holdfast.writers.spark_session import session_parallelism
 from tests.support.invariants import assert_catalog_sound
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -99,6 +101,14 @@ def test_an_exported_checkpoint_is_read_without_its_catalog(spark, catalog, tmp_
     catalog.close()
     shutil.rmtree(catalog.address)
     assert rows(holdfast.open_manifest(path).read(spark, "planes")) == expected
+
+
+def test_a_job_has_key_groups_for_the_parallelism_of_its_session(spark, catalog, monkeypatch) -> None:
+    assert session_parallelism() == spark.sparkContext.defaultParallelism
+    monkeypatch.setattr(registration, "session_parallelism", lambda: 100)
+    assert catalog.coordinate("wide").latest() is None
+    with catalog.duckdb() as connection:
+        assert connection.execute("select job, max_parallelism from jobs").fetchall() == [("wide", 256)]
 
 
 # ---- pins ----------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tests.support.history import SMALL_LEDGER, T0, J, K, history, minute, trans
 
 # The design's table, section 4. Columns (and views) may be added at the end, never changed.
 CONTRACT = {
-    "jobs": "job_id, job, max_parallelism, registered_at, seq, epoch, head_checkpoint_id",
+    "jobs": "job_id, job, max_parallelism, registered_at, seq, epoch, head_checkpoint_id, outcome, ended_at",
     "attempts": "job_id, attempt, checkpoint_id, purpose, epoch, parent_job_id, parent_checkpoint_id, status, opened_at, opened_by, "
     "ended_at, reason",
     "checkpoints": "job_id, job, checkpoint_id, attempt, is_savepoint, name, status, parent_job_id, parent_checkpoint_id, seq, "
@@ -40,8 +40,8 @@ CONTRACT = {
 
 EXPECTED = {
     "jobs": [
-        (J, "flights", 128, minute(1), 11, 2, 2),
-        (K, "ports", 64, minute(12), 4, 2, None),
+        (J, "flights", 128, minute(1), 11, 2, 2, None, None),
+        (K, "ports", 64, minute(12), 4, 2, None, None, None),
     ],
     "attempts": [
         (J, "a1", 1, "checkpoint", 1, None, None, "committed", minute(2), "ann@host", minute(3), None),

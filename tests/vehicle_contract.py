@@ -92,7 +92,7 @@ class VehicleContract:
             groups = [] if is_footer else parquet.read_row_groups([i] if row_groups else [], ["_key_group"])["_key_group"].to_pylist()
             assert chunk.rows == (None if is_footer else len(groups))
             bounds = (min(groups), max(groups)) if groups else (None, None) if is_footer else (0, context.max_parallelism - 1)
-            assert (chunk.key_group_from, chunk.key_group_to) == bounds
+            assert (chunk.key_group_from, chunk.key_group_to) == (bounds if context.key_columns else (None, None))
         assert end == len(data)
 
     @pytest.mark.parametrize(
@@ -131,9 +131,16 @@ class VehicleContract:
         assert written.filter("_key_group != pmod(hash(text, id), 16)").count() == 0
         assert written.select("_key_group").distinct().count() == 16
 
-    def test_without_keys_every_row_is_in_group_0(self, spark, vehicle, storage):
-        acks, _ = self.assert_kept(vehicle, spark.range(10), context_for(storage, key=()))
-        assert {(chunk.key_group_from, chunk.key_group_to) for ack in acks for chunk in ack.chunks} == {(0, 0)}
+    def test_without_keys_a_chunk_has_its_subtask_and_no_key_groups(self, spark, vehicle, storage):
+        acks, _ = self.assert_kept(vehicle, spark.range(0, 10, 1, 2), context_for(storage, key=()))
+        assert {(chunk.subtask, chunk.key_group_from, chunk.key_group_to) for ack in acks for chunk in ack.chunks} == {
+            (0, None, None),
+            (1, None, None),
+        }
+
+    def test_with_keys_a_chunk_has_no_subtask(self, spark, vehicle, storage):
+        acks, _ = self.assert_kept(vehicle, spark.range(10), context_for(storage))
+        assert {chunk.subtask for ack in acks for chunk in ack.chunks} == {None}
 
     def test_an_empty_state_keeps_its_schema(self, spark, vehicle, storage):
         schema = "id bigint, at timestamp, tags array<string>"

@@ -13,7 +13,7 @@ from typing import Literal
 from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.errors import AddressError, DamagedFileError, NotFoundError, RefusedError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
-from holdfast.catalog.state import CatalogState, Ref
+from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
@@ -31,11 +31,10 @@ Find = Callable[[CatalogState], Ref | None]
 class Beginning:
     """`find` says which checkpoint the line goes on from, decided against the state that the start is committed on.
 
-    With `copy`, that checkpoint (or the savepoint `source`) is copied whole, and `find` only pins it meanwhile.
+    A `source` is copied whole; then `find` only says what is pinned meanwhile.
     """
 
     find: Find = lambda _: None
-    copy: bool = False
     source: Checkpoint | None = None
     mapped: Mapped = field(default_factory=Mapped)
     claim: bool = False
@@ -58,6 +57,10 @@ def beginning(start: Start, mode: Mode | None, mapped: Mapped, name: str, storag
         raise UsageError(msg)
     if isinstance(start, Checkpoint):
         start = start.path
+    if isinstance(start, int):
+        ref = transactor.look(lambda state: Ref(state.job_named(name).job_id, CheckpointId(start)))
+        if transactor.look(lambda state: state.checkpoint(ref)).fact.is_savepoint:
+            return _of_this_catalog(ref, mode, mapped, name, storage, transactor)
     if start in ("head", "nothing") or isinstance(start, int):
         if mode is not None:
             msg = f"mode={mode!r} goes with a checkpoint of another job: give it as start, by its path or as catalog.checkpoint(job, n)"
@@ -66,9 +69,9 @@ def beginning(start: Start, mode: Mode | None, mapped: Mapped, name: str, storag
     try:
         address = paths.parse_checkpoint_directory(start)
     except AddressError:
-        return _copied(_savepoint(os.fspath(start)), mapped)
+        return _copied(_savepoint(os.fspath(start)), mode, mapped)
     if os.path.realpath(open_storage(address.root).address) != os.path.realpath(storage.address):
-        return _copied(open_manifest_at(address), mapped)
+        return _copied(open_manifest_at(address), mode, mapped)
     return _of_this_catalog(Ref(address.job_id, address.checkpoint_id), mode, mapped, name, storage, transactor)
 
 
@@ -91,16 +94,34 @@ def _own(start: Start, name: str) -> Find:
         if start == "nothing":
             return None
         job = state.job_named(name)
-        return job.begin if start == "head" else Ref(job.job_id, CheckpointId(int(start)))  # type: ignore[arg-type]
+        return _head(state, job) if start == "head" else Ref(job.job_id, CheckpointId(int(start)))  # type: ignore[arg-type]
 
     return find
+
+
+def _head(state: CatalogState, job: JobState) -> Ref | None:
+    """What the job goes on from. Raises RefusedError if that was dropped behind its back: nothing is begun anew without a word."""
+    ways = "start='nothing' to begin anew, or start from a live checkpoint or a savepoint"
+    if job.begin is None and job.claimed_by is not None:
+        msg = (
+            f"job {job.name!r} was claimed by job {state.job(job.claimed_by).name!r}, whose retention has dropped its head: "
+            f"coordinate that one, or give {ways}"
+        )
+        raise RefusedError(msg)
+    if job.begin is not None and not state.checkpoint(job.begin).live:
+        msg = (
+            f"job {job.name!r} was to go on from checkpoint {job.begin.checkpoint_id} of job {state.job(job.begin.job_id).name!r}, which "
+            f"was dropped before this job had committed one of its own: give {ways}"
+        )
+        raise RefusedError(msg)
+    return job.begin
 
 
 def _of_this_catalog(ref: Ref, mode: Mode | None, mapped: Mapped, name: str, storage: Storage, transactor: Transactor) -> Beginning:
     owner, row = transactor.look(lambda state: (state.job(ref.job_id), state.checkpoint(ref)))
     source = partial(live_source, storage, transactor, ref, row.fact)
     if row.fact.is_savepoint:
-        return replace(_copied(source(), mapped), find=lambda _: ref)
+        return replace(_copied(source(), mode, mapped), find=lambda _: ref)
     if owner.name == name:
         if mode is not None:
             msg = f"checkpoint {ref.checkpoint_id} is of job {name!r} itself: leave mode={mode!r} out to roll back to it"
@@ -113,10 +134,8 @@ def _of_this_catalog(ref: Ref, mode: Mode | None, mapped: Mapped, name: str, sto
         )
         raise RefusedError(msg)
     if mode == "no-claim":
-        return replace(_copied(source(), mapped), find=lambda _: ref)
-    if mapped.renamed:
-        msg = f"a state cannot be renamed in mode {mode!r}, which shares the files under their names: use 'no-claim', or a savepoint"
-        raise RefusedError(msg)
+        return replace(_copied(source(), mode, mapped), find=lambda _: ref)
+    mapped.names_in(source(), copies=False)
     return Beginning(find=lambda _: ref, mapped=mapped, claim=mode == "claim", max_parallelism=owner.registered.max_parallelism)
 
 
@@ -129,9 +148,12 @@ def live_source(storage: Storage, transactor: Transactor, ref: Ref, fact: Checkp
         raise
 
 
-def _copied(source: Checkpoint, mapped: Mapped) -> Beginning:
+def _copied(source: Checkpoint, mode: Mode | None, mapped: Mapped) -> Beginning:
+    if mode in ("fork", "claim"):
+        msg = f"mode={mode!r} goes with a checkpoint of another job of this catalog; {source!r} is copied: leave the mode out"
+        raise RefusedError(msg)
     mapped.names_in(source)
-    return Beginning(copy=True, source=source, mapped=mapped, max_parallelism=source.manifest.max_parallelism)
+    return Beginning(source=source, mapped=mapped, max_parallelism=source.manifest.max_parallelism)
 
 
 def _savepoint(path: str) -> Checkpoint:

@@ -33,7 +33,7 @@ from holdfast.writers.increments import CALLS, ParentState, Written, bytes_of, i
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.upload import UploadContext
-from holdfast.writers.vehicles import StateWriter
+from holdfast.writers.vehicles import SparkStateWriter, StateWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -117,16 +117,20 @@ class CheckpointWriter:
         Without `key` all rows are of key group 0, and the state cannot be split by key. `mode="changed-groups"` writes only the key
         groups whose rows differ from the parent's, and refers to the parent's files for the others; all of them where the parent's state
         has no digests to compare with (or other columns, key, or change sets), or where the job's `ChainLimit` would be passed.
-        It runs the plan twice, which must give the same rows, and needs a `key` that is unique: no two rows have the same.
+        It runs the plan twice, which must give the same rows, and needs a `key` that is unique: no two rows have the same. That is checked
+        only of the rows of changed groups, while they are few enough for the driver, and of keys without floats, decimals and structs.
         Raises:
             UsageError: the state is already written or removed in this checkpoint, or a key column is unknown or of an unsupported type;
-                with "changed-groups" also for columns of nested types, and a plan that gave other rows when it ran again.
+                with "changed-groups" also for columns of nested types, a key that was found twice (names it), and a plan that gave other
+                rows when it ran again.
+            RefusedError: "changed-groups" without a key: the state would not be key-group aware.
             UnsafeSettingsError: the session's commit protocol could lose or double rows.
         """
         if mode not in get_args(Mode):
             msg = f"mode={mode!r} is no way to write a state: give 'full' or 'changed-groups'"
             raise UsageError(msg)
-        context = self._context(state, _names(key))
+        context = self._context(state, key)
+        self._require_frames(context, df=df)
         if mode == "full":
             self._take(in_full(*self._state_writer.write(df, context)), context)
         else:
@@ -145,7 +149,8 @@ class CheckpointWriter:
                 state is already written or removed in this checkpoint.
             DamagedFileError: the state was to be written anew, and a file of it is damaged.
         """
-        context = self._context(state, _names(key))
+        context = self._context(state, key)
+        self._require_frames(context, upserts=upserts, deletes=deletes)
         self._take(self._state_writer.write_changes(upserts, deletes, context, self._parent_state(context), self._chain), context)
 
     def write_bytes(self, state: str, data: bytes | bytearray | memoryview) -> None:
@@ -237,7 +242,7 @@ class CheckpointWriter:
             files={file_id: file for file_id, file in files.items() if file_id in used},
         )
 
-    def _context(self, state: str, key: tuple[str, ...]) -> UploadContext:
+    def _context(self, state: str, key: Sequence[str]) -> UploadContext:
         operator, state = self._free_key(state)
         self._unfinished.add((operator, state))
         call, self._calls = self._calls, self._calls + CALLS
@@ -250,9 +255,16 @@ class CheckpointWriter:
             operator=operator,
             state=state,
             layer=self._next_layer(operator, state),
-            key_columns=key,
+            key_columns=_names(key),
             max_parallelism=self._max_parallelism,
         )
+
+    def _require_frames(self, context: UploadContext, **given: object) -> None:
+        """Raises UsageError for what is no DataFrame, by its argument's name. Another state writer than Spark's takes what it likes."""
+        if isinstance(self._state_writer, SparkStateWriter):
+            from holdfast.writers.spark_changes import require_frames
+
+            require_frames(context, given)
 
     def _next_layer(self, operator: str, state: str) -> int:
         """The parent's highest layer of the state plus 1: a base hides what lies below it."""
@@ -270,9 +282,7 @@ class CheckpointWriter:
         if self._sealed:
             msg = f"checkpoint {self.checkpoint_id} of job {self._job_name!r} has ended: write state {state!r} in the next one"
             raise RefusedError(msg)
-        if not state or not state.isprintable():
-            msg = f"{state!r} cannot be the name of a state: give a name of printable characters"
-            raise UsageError(msg)
+        _require_name(state)
         key = (DEFAULT_OPERATOR, state)
         if key in self._written or key in self._removed:
             what = "written" if key in self._written else "removed"
@@ -288,8 +298,19 @@ class CheckpointWriter:
         self._unfinished.discard(key)
 
 
-def _names(key: Sequence[str]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
+def _require_name(state: object) -> None:
+    if not isinstance(state, str) or not state or not state.isprintable():
+        msg = f"{state!r} cannot be the name of a state: give a name of printable characters"
+        raise UsageError(msg)
+
+
+def _names(key: object) -> tuple[str, ...]:
+    if isinstance(key, str):
+        return (key,)
+    if not isinstance(key, Sequence) or not all(isinstance(name, str) for name in key):  # of a set, the order would change
+        msg = f"key={key!r} is no list of key columns: give their names, as key=['id']"
+        raise UsageError(msg)
+    return tuple(key)
 
 
 def _checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

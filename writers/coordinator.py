@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.catalog import lifecycle
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.commit_facts import CommitRequest
-from holdfast.catalog.errors import AttemptEndedError, FencedError, NotFoundError, RefusedError, UnknownOutcomeError
+from holdfast.catalog.errors import AttemptEndedError, FencedError, NotFoundError, RefusedError, UnknownOutcomeError, UsageError
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.manifest import Manifest
@@ -24,7 +24,7 @@ from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, JobId
 from holdfast.writers.beginnings import Beginning
 from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
 from holdfast.writers.copying import Mapped
-from holdfast.writers.restore import Checkpoint, load_committed, open_committed
+from holdfast.writers.restore import Checkpoint, kept_by, load_committed, open_committed
 from holdfast.writers.savepoints import SavepointWriter, spark_reader
 from holdfast.writers.stream import WriteBatch, foreach_batch
 from holdfast.writers.vehicles import StateWriter
@@ -54,14 +54,15 @@ class Coordinator:
         self._transactor, self._storage, self._environment, self._state_writer = transactor, storage, environment, state_writer
         self._job_id, self._retention, self._on_end, self._chain = job_id, retention, on_end, chain
         transactor.keep_handles_of(job_id)
-        started: tuple[int, Ref | None] = transactor.run(lambda state: _start(state, job_id, beginning))
-        self.epoch, self._parent = started
+        self._parent: Ref | None = None
         self._manifest: Manifest | None = None  # of the parent, loaded when first needed
         self._opened: AttemptOpened | None = None  # the attempt that the last commit opened
         self._writing = self._closed = False
         self._in_doubt = False  # a commit was sent and has not been heard of
         self._left: tuple[str, ...] = ()  # states that the first checkpoint does not carry
-        self._begin(beginning)
+        self.epoch = self._start(beginning)
+        if beginning.source is not None:
+            self._copy(beginning.source, beginning.mapped)
 
     @property
     def job_id(self) -> JobId:
@@ -75,7 +76,9 @@ class Coordinator:
         """
         self._go_on()
         manifest = self._parent_manifest()
-        return None if manifest is None else Checkpoint(manifest, self._storage)
+        if manifest is None or self._parent is None:
+            return None
+        return Checkpoint(manifest, self._storage, is_kept=kept_by(self._transactor, self._parent))
 
     @contextmanager
     def checkpoint(self, progress: Mapping[str, Any] | None = None) -> Iterator[CheckpointWriter]:
@@ -100,8 +103,8 @@ class Coordinator:
             self._writing = False
 
     def foreach_batch(self, write: WriteBatch) -> "Callable[[DataFrame, int], None]":
-        """For `df.writeStream.foreachBatch(...)`: a checkpoint for each micro-batch, with its id as progress; a batch that comes again
-        is passed over. `write(checkpoint, batch, batch_id)` writes the state."""
+        """For `df.writeStream.foreachBatch(...)`: a checkpoint for each micro-batch, with the ids of batch and query as progress; a
+        batch that comes again in the same query is passed over. `write(checkpoint, batch, batch_id)` writes the state."""
         return foreach_batch(self, write)
 
     def savepoint(self, name: str, *, target: str | os.PathLike[str] | None = None, spark: "SparkSession | None" = None) -> Checkpoint:
@@ -110,11 +113,12 @@ class Coordinator:
         States that are DataFrames are read with `spark`, or the active session.
         Raises:
             NotFoundError: there is no checkpoint yet.
-            AlreadyExistsError: the job has had a savepoint of this name.
+            AlreadyExistsError: the job has had a savepoint of this name, or has tried to.
+            UsageError, RefusedError: there is no session to read a DataFrame, or the target cannot be one; nothing was opened.
         """
         self._go_on()
-        if self._parent is None:
-            msg = f"job {self._job_id} has no checkpoint that a savepoint could be taken of: write one first"
+        if self._parent is None or self._is_forked:
+            msg = f"job {self._job_id} has no checkpoint of its own that a savepoint could be taken of: write one first"
             raise NotFoundError(msg)
         writer = SavepointWriter(
             transactor=self._transactor,
@@ -128,15 +132,19 @@ class Coordinator:
     def end(self, outcome: Outcome | str, reason: str | None = None) -> None:
         """The program is done with the job: finished, cancelled or failed. Its checkpoints stay or go by the policy `on_end`.
 
-        The job may be coordinated again. Raises FencedError, and RefusedError inside the block of a checkpoint.
+        The job may be coordinated again. Raises FencedError, UsageError (no such outcome), RefusedError inside the block of a checkpoint.
         """
+        known = [each.value for each in Outcome]
+        if outcome not in known:
+            msg = f"outcome={outcome!r} is not how job {self._job_id} can end: give {', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+            raise UsageError(msg)
         ended = Outcome(outcome)
         self._refuse_if_writing("the job is ended")
         self._transactor.run(lambda state: lifecycle.end_job(state, self._job_id, self.epoch, ended, reason, self._on_end))
         self._opened, self._closed = None, True
 
     def drop(self, checkpoint_id: int) -> None:
-        """Drop a checkpoint as this epoch's coordinator. Raises FencedError, RefusedError (held, or the head), NotFoundError."""
+        """Drop a checkpoint as this epoch's coordinator. Raises FencedError, RefusedError (held, the head, a savepoint), NotFoundError."""
         ref = Ref(self._job_id, CheckpointId(checkpoint_id))
         self._transactor.run(lambda state: lifecycle.drop(state, ref, f"dropped by epoch {self.epoch}", self.epoch))
 
@@ -198,31 +206,37 @@ class Coordinator:
             chain=self._chain,
         )
 
-    def _begin(self, beginning: Beginning) -> None:
-        """Copy what is to be copied; pin what is another job's; see to it that no state is lost without a word."""
-        if beginning.copy:
-            self._copy(beginning)
-            return
-        if not self._is_forked and beginning.mapped == Mapped():
-            return
-        if self._is_forked:
-            self._opened = self._open_attempt(self._parent)
-        manifest = self._parent_manifest()
-        if manifest is None:
-            return
-        self._require_same_groups(manifest)
-        names = beginning.mapped.names_in(Checkpoint(manifest, self._storage))
-        self._left = tuple(info.state for info in manifest.states if info.state not in names)
+    def _start(self, beginning: Beginning) -> int:
+        """Start an epoch, and pin what is another job's. Checked before: a start that is refused has not happened."""
+        if beginning.source is not None:
+            self._require_same_groups(beginning.source.manifest)
+        while True:
+            found = self._transactor.look(beginning.find)
+            pins = beginning.source is not None or (found is not None and found.job_id != self._job_id)
+            first = AttemptToken(self._environment.new_id()) if pins else None
+            manifest = None
+            if beginning.source is None and found is not None and (pins or beginning.mapped != Mapped()):
+                manifest = self._checked(found, beginning.mapped)
+            started = self._transactor.run(lambda state, f=found, t=first: _start(state, self._job_id, beginning, f, t))  # type: ignore[misc]
+            if started is not None:
+                epoch, self._parent, self._opened = started
+                self._manifest = manifest
+                return int(epoch)
 
-    def _copy(self, beginning: Beginning) -> None:
+    def _checked(self, ref: Ref, mapped: Mapped) -> Manifest:
+        """The manifest of what is gone on from, if this job can, and no state would be lost without a word."""
+        manifest = load_committed(self._storage, self._transactor.look(lambda state: state.checkpoint(ref)).fact)
+        self._require_same_groups(manifest)
+        names = mapped.names_in(Checkpoint(manifest, self._storage), copies=False)
+        self._left = tuple(info.state for info in manifest.states if info.state not in names)
+        return manifest
+
+    def _copy(self, source: Checkpoint, mapped: Mapped) -> None:
         """A first checkpoint that has everything of the source and refers to nothing of it."""
-        source = beginning.source
-        assert source is not None
-        names = beginning.mapped.names_in(source)
-        self._require_same_groups(source.manifest)
-        pinned = beginning.find(self._transactor.known())
-        writer = self._writer(self._open_attempt(pinned), None, source.progress)
-        with self._committing(writer):
+        opened, self._opened = self._opened, None
+        assert opened is not None
+        names = mapped.names_in(source)
+        with self._committing(self._writer(opened, None, source.progress)) as writer:
             for info in source.manifest.states:
                 if info.state in names:
                     writer.adopt(source, info, names[info.state])
@@ -308,14 +322,25 @@ class Coordinator:
         return self._manifest
 
 
-def _start(state: CatalogState, job_id: JobId, beginning: Beginning) -> Transaction:
-    """What is copied becomes the head when its copy is committed; until then it stays what it was."""
-    parent = state.job(job_id).begin if beginning.copy else beginning.find(state)
-    started = lifecycle.start(state, job_id, parent, claim=beginning.claim)
-    return Transaction(started.facts, started.keys, (started.result, parent))
+def _start(state: CatalogState, job_id: JobId, beginning: Beginning, found: Ref | None, first: AttemptToken | None) -> Transaction:
+    """The start, if what it begins with is still what was found and checked; else nothing, and None.
+
+    What is copied becomes the head when its copy is committed; until then it stays what it was, if that is still there.
+    """
+    if beginning.find(state) != found:
+        return Transaction([], {}, None)
+    parent, source = found, None
+    if beginning.source is not None:
+        before, source = state.job(job_id).begin, found
+        parent = before if before is not None and state.checkpoint(before).live else None
+    started = lifecycle.start(state, job_id, parent, claim=beginning.claim, first=first, source=source)
+    return Transaction(started.facts, started.keys, (started.result, parent, _opened_by(started)))
 
 
 def _commit(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
     committed = lifecycle.commit_checkpoint(state, job_id, request)
-    opened = next((fact for fact in committed.facts if isinstance(fact, AttemptOpened)), None)
-    return Transaction(committed.facts, committed.keys, (committed.result, opened))
+    return Transaction(committed.facts, committed.keys, (committed.result, _opened_by(committed)))
+
+
+def _opened_by(transaction: Transaction) -> AttemptOpened | None:
+    return next((fact for fact in transaction.facts if isinstance(fact, AttemptOpened)), None)

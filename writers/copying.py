@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.catalog import paths
-from holdfast.catalog.errors import DamagedFileError, RefusedError
+from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Scope, StateInfo, StoredFile
 from holdfast.writers.restore import Checkpoint
@@ -23,23 +23,42 @@ class Mapped:
 
     `states` are those that the program has (None: whatever there is); a state of the source that is not among them is refused, unless
     it is named in `allow_non_restored`. `renamed` says old name -> new name. A state that only the program has starts empty.
+    What was renamed or left before may be named again: a program is restarted with the arguments that it was restored with.
+
+    Raises:
+        UsageError: one of them is not what it must be.
     """
 
     states: Collection[str] | None = None
     allow_non_restored: Collection[str] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
 
-    def names_in(self, source: Checkpoint) -> dict[str, str]:
+    def __post_init__(self) -> None:
+        for name, given in (("states", self.states), ("allow_non_restored", self.allow_non_restored)):
+            if given is not None and (isinstance(given, str) or not _are_names(given)):
+                msg = f"{name}={given!r} is no collection of names: give a list of them"
+                raise UsageError(msg)
+        if not _is_renaming(self.renamed):
+            msg = f"renamed={self.renamed!r} does not map names: give {{old name: new name}}"
+            raise UsageError(msg)
+
+    def names_in(self, source: Checkpoint, *, copies: bool = True) -> dict[str, str]:
         """Old name -> new name of every state that comes.
 
         Raises:
-            RefusedError: a state would be lost, or a name is no state of the source, or two states would get one name.
+            RefusedError: a state would be lost; a state to be renamed is under neither name, or is not copied; two would get one name.
         """
         there = source.states
-        unknown = sorted({*self.renamed, *self.allow_non_restored} - {*there})
-        if unknown:
-            msg = f"{source!r} has no state {unknown[0]!r} that could be renamed or left: check the names"
-            raise RefusedError(msg)
+        for old, new in self.renamed.items():
+            if old not in there and new not in there:
+                msg = f"{source!r} has no state {old!r} that could be renamed to {new!r}; it has: {', '.join(there) or 'none'}"
+                raise RefusedError(msg)
+            if old in there and not copies:
+                msg = (
+                    f"state {old!r} of {source!r} cannot be renamed to {new!r} where the files are shared under their names: start from a "
+                    "savepoint of it, or from another job's checkpoint with mode='no-claim'"
+                )
+                raise RefusedError(msg)
         names = {old: self.renamed.get(old, old) for old in there if old not in self.allow_non_restored}
         lost = [old for old, new in names.items() if self.states is not None and new not in self.states]
         if lost:
@@ -52,6 +71,14 @@ class Mapped:
             msg = f"{source!r}: two states would get one name: {names}"
             raise RefusedError(msg)
         return names
+
+
+def _is_renaming(given: object) -> bool:
+    return isinstance(given, Mapping) and _are_names([*given, *given.values()])
+
+
+def _are_names(given: object) -> bool:
+    return isinstance(given, Collection) and all(isinstance(name, str) for name in given)
 
 
 def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> tuple[list[Ack], StateInfo]:

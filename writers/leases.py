@@ -1,7 +1,8 @@
 """What a reader of a pinned checkpoint was given: DataFrames are lazy, and one that is run after its pin has ended must say so.
 
-Files that nobody pins may go at any time, and then Spark tells of a missing file and not why. A DataFrame that was derived from a lent one
-is Spark's own and unknown here: of it Spark's error, which names the file, is all there is.
+Files that nobody pins may go at any time, and then Spark tells of a missing file and not why. A DataFrame that was derived from a lent one,
+or a temporary view of it, is Spark's own and unknown here: of it Spark's error, which names the file, is all there is. A relation of DuckDB
+is an object of C++, whatever is derived from it: there DuckDB tells of the missing file.
 """
 
 import weakref

@@ -77,7 +77,7 @@ class Pins:
             raise failures[0]
 
     def end_dead(self) -> list[AttemptToken]:
-        """End the readings of processes of this host that have died, of every catalog object and job; returns their attempts."""
+        """End what processes of this host that have died read or took savepoints of, of every job; returns their attempts."""
         dead = self._transactor.look(_of_dead_processes)
         for job_id, token in dead:
             with suppress(AttemptEndedError):
@@ -109,5 +109,5 @@ def _of_dead_processes(state: CatalogState) -> list[tuple[JobId, AttemptToken]]:
         (job.job_id, token)
         for job in state.jobs.values()
         for token, attempt in job.open_attempts.items()
-        if attempt.opened.purpose is Purpose.READ and attempt.opened.note is not None and has_died(attempt.opened.note)
+        if attempt.opened.purpose in {Purpose.READ, Purpose.SAVEPOINT} and attempt.opened.note is not None and has_died(attempt.opened.note)
     ]

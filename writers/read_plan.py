@@ -107,6 +107,16 @@ def require_key_groups(info: StateInfo) -> None:
         raise RefusedError(msg)
 
 
+def require_part(key_groups: object, parallelism: object) -> None:
+    """Raises UsageError for what cannot be a part of any state, whatever its key groups."""
+    if key_groups is not None and not (isinstance(key_groups, range) and key_groups.step == 1):
+        msg = f"key_groups={key_groups!r} is no range of key groups without gaps: give range(first, last + 1)"
+        raise UsageError(msg)
+    if parallelism is not None and (isinstance(parallelism, bool) or not isinstance(parallelism, int)):
+        msg = f"parallelism={parallelism!r} is no number of subtasks: give a whole number, 16 say"
+        raise UsageError(msg)
+
+
 def _chunk_problem(chunk: Chunk, files: Mapping[FileId, FileRow]) -> str | None:
     if chunk.inline is not None:
         return f"chunk {chunk.file_id} has rows without a file" if chunk.rows or chunk.role is not Role.BASE else None

@@ -5,28 +5,45 @@ import unicodedata
 from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
+from holdfast.catalog.key_groups import default_max_parallelism
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import DEFAULT_MAX_PARALLELISM, JobId, KeepAll, KeepLast
+from holdfast.catalog.types import ChainLimit, JobId, KeepAll, KeepLast, OnEnd
+from holdfast.writers.spark_session import session_parallelism
 
 
 def register_job(
-    transactor: Transactor, environment: Environment, name: str, max_parallelism: int | None, *, must_exist: bool = False
+    transactor: Transactor,
+    environment: Environment,
+    name: str,
+    max_parallelism: int | None,
+    *,
+    of_source: int | None = None,
+    must_exist: bool = False,
 ) -> JobId:
-    """The id of the job of this name; a new job gets `max_parallelism` key groups (None: 128), an old one keeps its own.
+    """The id of the job of this name; a new job gets `max_parallelism` key groups, an old one keeps its own.
 
+    None: as many as what it starts from has (`of_source`), else by Flink's rule for the parallelism of the active Spark session.
     Raises:
         UsageError: the name or `max_parallelism` cannot be one.
         NotFoundError: there is no job of this name, and it must exist.
-        RefusedError: the job has another max_parallelism than the one asked for.
+        RefusedError: the job, or what it starts from, has another max_parallelism than the one asked for.
     """
     _check(name, max_parallelism)
+    if of_source is not None and max_parallelism not in (None, of_source):
+        msg = (
+            f"what job {name!r} starts from has max_parallelism={of_source}, not {max_parallelism}: leave the argument out, or rewrite a "
+            f"savepoint of it with holdfast.rekey(savepoint, max_parallelism={max_parallelism})"
+        )
+        raise RefusedError(msg)
 
     def decide(state: CatalogState) -> lifecycle.Transaction:
         if name in state.names:  # another process registered it while this one was about to
             return lifecycle.Transaction([], {})
-        return lifecycle.register(state, fresh_id, name, DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism)
+        return lifecycle.register(state, fresh_id, name, groups)
 
+    wanted = of_source if max_parallelism is None else max_parallelism
+    groups = default_max_parallelism(session_parallelism()) if wanted is None else wanted
     if not transactor.look(lambda state: name in state.names):
         if must_exist:
             transactor.look(lambda state: state.job_named(name))
@@ -42,10 +59,16 @@ def register_job(
     return registered.job_id
 
 
-def require_retention(retention: object) -> None:
-    """Raises UsageError for what is none: it would keep everything without a word."""
+def require_policies(retention: object, on_end: object, chain: object) -> None:
+    """Raises UsageError for what is none, and would keep or drop other than was meant without a word."""
     if not isinstance(retention, KeepLast | KeepAll):
         msg = f"retention={retention!r} is no retention: give KeepLast(n) or KeepAll()"
+        raise UsageError(msg)
+    if not isinstance(on_end, OnEnd):
+        msg = f"on_end={on_end!r} is no policy for the end of a job: give OnEnd(drop={{Outcome.FINISHED}}), say"
+        raise UsageError(msg)
+    if not isinstance(chain, ChainLimit):
+        msg = f"chain={chain!r} is no limit of chains: give ChainLimit(change_sets=..., share_of_base=...)"
         raise UsageError(msg)
 
 

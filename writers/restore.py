@@ -1,16 +1,20 @@
 """Reading a checkpoint: its manifest, verified, then its states, verified before a row or byte of them is returned."""
 
 import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.catalog import paths
-from holdfast.catalog.errors import DamagedFileError, NotFoundError, RefusedError
+from holdfast.catalog.errors import DamagedFileError, HoldfastError, NotFoundError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.manifest import Manifest, decode
+from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
+from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, StateInfo
 from holdfast.writers.leases import Lease
 from holdfast.writers.read_plan import file_rows
@@ -19,13 +23,15 @@ if TYPE_CHECKING:
     import duckdb
     from pyspark.sql import DataFrame, SparkSession
 
+IsKept = Callable[[], bool]  # whether the ledger says that the files must be there
+
 
 class Checkpoint:
     """The content of one checkpoint, as its manifest says it."""
 
-    def __init__(self, manifest: Manifest, storage: Storage, lease: Lease | None = None) -> None:
+    def __init__(self, manifest: Manifest, storage: Storage, lease: Lease | None = None, is_kept: IsKept | None = None) -> None:
         self.manifest = manifest
-        self._storage, self._lease = storage, lease
+        self._storage, self._lease, self._is_kept = storage, lease, is_kept
 
     def __repr__(self) -> str:
         return f"<checkpoint {self.checkpoint_id} of job {self.job!r}: {', '.join(self.states) or 'no state'}>"
@@ -102,23 +108,25 @@ class Checkpoint:
         Raises:
             NotFoundError: the checkpoint has no state of this name.
             RefusedError: a part is asked for, and the state was written without key columns.
+            RefusedError: the checkpoint was dropped meanwhile, and this reader had not pinned it.
             UsageError: there are no such key groups, or more subtasks than key groups.
             DamagedFileError: a file is missing or has other bytes than were committed; the message names it.
         """
         from holdfast.writers.spark_read import read_state
 
         info = self._state(state, "parquet")
-        frame = read_state(
-            spark,
-            self._storage,
-            info,
-            self.manifest.chunks_of(info),
-            file_rows(self.manifest.files.values()),
-            max_parallelism=self.manifest.max_parallelism,
-            key_groups=key_groups,
-            parallelism=parallelism,
-            verify=verify,
-        )
+        with self._drops_are_told():
+            frame = read_state(
+                spark,
+                self._storage,
+                info,
+                self.manifest.chunks_of(info),
+                file_rows(self.manifest.files.values()),
+                max_parallelism=self.manifest.max_parallelism,
+                key_groups=key_groups,
+                parallelism=parallelism,
+                verify=verify,
+            )
         if self._lease is not None:
             self._lease.lend(frame, f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r}")
         return frame
@@ -133,12 +141,28 @@ class Checkpoint:
 
         info = self._state(state, "parquet")
         chunks, files = self.manifest.chunks_of(info), file_rows(self.manifest.files.values())
-        return read_duckdb(self._storage, info, chunks, files, max_parallelism=self.manifest.max_parallelism, verify=verify)
+        with self._drops_are_told():
+            return read_duckdb(self._storage, info, chunks, files, max_parallelism=self.manifest.max_parallelism, verify=verify)
 
     def read_bytes(self, state: str) -> bytes:
-        """The bytes of a state written by `write_bytes`, verified. Raises NotFoundError, DamagedFileError."""
+        """The bytes of a state written by `write_bytes`, verified.
+
+        Raises NotFoundError, DamagedFileError, RefusedError (the checkpoint was dropped meanwhile).
+        """
         info = self._state(state, "bytes")
-        return b"".join(self._chunk_bytes(chunk) for chunk in self.manifest.chunks_of(info))
+        with self._drops_are_told():
+            return b"".join(self._chunk_bytes(chunk) for chunk in self.manifest.chunks_of(info))
+
+    @contextmanager
+    def _drops_are_told(self) -> Iterator[None]:
+        if self._lease is None:
+            why = "this reader had not pinned it: its credentials are read-only, or it was latest() of a coordinator that has gone on"
+        elif self._lease.is_open:
+            why = "this reader's pin was ended by somebody else (kill, or readers --end-dead)"
+        else:
+            why = "this reader's pin had ended: the checkpoint or its catalog object was closed"
+        with _drops_are_told(f"checkpoint {self.checkpoint_id} of job {self.job!r}", self._is_kept, why):
+            yield
 
     def _chunk_bytes(self, chunk: Chunk) -> bytes:
         if chunk.inline is not None:
@@ -213,6 +237,38 @@ def load_committed(storage: Storage, fact: CheckpointCommitted) -> Manifest:
     return decode(data, fact.path)
 
 
-def open_committed(storage: Storage, fact: CheckpointCommitted, lease: Lease | None = None) -> Checkpoint:
-    """A committed checkpoint or savepoint for reading. Raises DamagedFileError."""
-    return Checkpoint(load_committed(storage, fact), place_of(storage, fact)[0], lease)
+def open_committed(storage: Storage, fact: CheckpointCommitted, lease: Lease | None = None, is_kept: IsKept | None = None) -> Checkpoint:
+    """A committed checkpoint or savepoint for reading. With `is_kept`, one that was dropped meanwhile is told as such, now and later.
+
+    Raises DamagedFileError, RefusedError.
+    """
+    with _drops_are_told(f"checkpoint {fact.checkpoint_id} of job {fact.job_id}", is_kept, "nobody had pinned it"):
+        manifest = load_committed(storage, fact)
+    return Checkpoint(manifest, place_of(storage, fact)[0], lease, is_kept)
+
+
+def kept_by(transactor: Transactor, ref: Ref) -> IsKept:
+    """Asks the ledger, each time, whether the checkpoint is live or pinned by anybody: then its files are there, or it is damaged (I1)."""
+    return lambda: transactor.look(lambda state: state.checkpoint(ref).live or ref in state.pinned())
+
+
+@contextmanager
+def _drops_are_told(what: str, is_kept: IsKept | None, why: str) -> Iterator[None]:
+    """RefusedError in place of DamagedFileError, where what is missing is missing by right."""
+    try:
+        yield
+    except DamagedFileError as error:
+        if is_kept is None or _asked(is_kept):
+            raise
+        msg = (
+            f"{what} was dropped meanwhile, and its files were cleaned up; {why}. "
+            "Nothing is damaged: read a live one (see the view checkpoints)"
+        )
+        raise RefusedError(msg) from error
+
+
+def _asked(is_kept: IsKept) -> bool:
+    try:
+        return is_kept()
+    except HoldfastError:  # a ledger that cannot be read says nothing: what was found stands
+        return True

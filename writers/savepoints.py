@@ -4,7 +4,6 @@ Written in the canonical format: every state in full and sorted by key group, pa
 to be kept in the manifest stays there (FLINK-5777: the writer of in-memory state has no other layout for savepoints).
 """
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 from holdfast.catalog import paths, savepoint_rules
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.commit_facts import CommitRequest
-from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, NotFoundError, RefusedError, UnknownOutcomeError, UsageError
+from holdfast.catalog.errors import (
+    AlreadyExistsError,
+    AttemptEndedError,
+    DamagedFileError,
+    NotFoundError,
+    RefusedError,
+    UnknownOutcomeError,
+    UsageError,
+)
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
-from holdfast.catalog.lifecycle import end_attempt
-from holdfast.catalog.manifest import Manifest
-from holdfast.catalog.state import Ref
+from holdfast.catalog.lifecycle import end_attempt, require_live
+from holdfast.catalog.processes import this_process
+from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
@@ -26,15 +33,15 @@ from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_object
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
+from holdfast.writers.savepoint_places import DATA, delete_own, own_files, require_outside_catalogs, require_writable
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import StateWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DATA = "data"  # the directory of a savepoint's files
-
-ReadState = Callable[[Checkpoint, StateInfo], Any]  # gives what the state writer takes: a DataFrame
+ReadState = Callable[[StateInfo], Any]  # gives what the state writer takes: a DataFrame
+OpenStates = Callable[[Checkpoint], ReadState]  # raises UsageError, before anything is opened, where they cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,7 @@ class SavepointFiles:
         if info.format == "bytes":
             self.acks.append(write_bytes(source.read_bytes(info.state), context, self.environment))
             return info
-        acks, described = self.state_writer.write(self.read_state(source, info), context)
+        acks, described = self.state_writer.write(self.read_state(info), context)
         self.acks.extend(acks)
         return described
 
@@ -115,32 +122,38 @@ class SavepointWriter:
     storage: Storage
     environment: Environment
     state_writer: StateWriter
-    read_state: ReadState
+    read_state: OpenStates
 
     def take(self, ref: Ref, name: str, target: Storage | None) -> CheckpointCommitted:
         """Write a savepoint of a live checkpoint and commit it: in the catalog, or in a directory of its own within `target`.
 
+        What can be known to fail is refused before the opening, which takes the name for ever.
         Raises:
-            AlreadyExistsError: the job has had a savepoint of this name.
-            RefusedError: the checkpoint was dropped; or the target is in the catalog.
+            AlreadyExistsError: the name is taken: the job has, or has tried, a savepoint of this name.
+            RefusedError: the checkpoint was dropped; or the target is in a catalog.
+            AddressError: nothing can be written to the target.
+            UsageError: a state is a DataFrame, and there is no Spark session.
             AttemptEndedError: somebody ended the attempt; nothing was committed.
         """
         _check_name(name)
-        if target is not None:
-            self._refuse_inside(target)
         token = AttemptToken(self.environment.new_id())
-        opened: AttemptOpened = self.transactor.run(lambda state: savepoint_rules.open_savepoint(state, ref, token, name))
+        source = self._source(ref, token, name)
+        read_state = self.read_state(source)
+        if target is not None:
+            require_outside_catalogs(target)
+            require_writable(target, token)
+        process = this_process()
+        opened: AttemptOpened = self.transactor.run(lambda state: savepoint_rules.open_savepoint(state, ref, token, name, process))
         directory = paths.savepoint_directory(ref.job_id, name, token)
         place = PrefixStorage(self.storage, directory) if target is None else PrefixStorage(target, paths.savepoint_name(name, token))
         acks: list[Ack] = []
         try:
-            source = open_committed(self.storage, self.transactor.known().checkpoint(ref).fact)
             assert opened.checkpoint_id is not None
             files = SavepointFiles(
                 place=place,
                 environment=self.environment,
                 state_writer=self.state_writer,
-                read_state=self.read_state,
+                read_state=read_state,
                 attempt=token,
                 checkpoint_id=opened.checkpoint_id,
                 name=name,
@@ -155,25 +168,37 @@ class SavepointWriter:
             raise  # it may have landed
         except BaseException as error:
             rows = [replace(file, path=f"{directory}/{file.path}") for ack in acks for file in ack.files] if target is None else []
-            self._abort(ref, token, error, rows)
+            if self._abort(ref, token, error, rows) and target is not None:
+                _discard(place, error)
             raise
         return committed
 
-    def _refuse_inside(self, target: Storage) -> None:
-        root = os.path.realpath(self.storage.address)
-        if f"{os.path.realpath(target.address)}/".startswith(f"{root}/"):
-            msg = f"the target {target.address} is in the catalog: leave it out to have the savepoint there, or give a directory outside"
-            raise RefusedError(msg)
+    def _source(self, ref: Ref, token: AttemptToken, name: str) -> Checkpoint:
+        """The checkpoint, if the name is free. Nothing pins it yet: one that is gone was dropped meanwhile, unless it is damaged."""
 
-    def _abort(self, ref: Ref, token: AttemptToken, error: BaseException, files: list[StoredFile]) -> None:
+        def ready(state: CatalogState) -> CheckpointCommitted:
+            savepoint_rules.open_savepoint(state, ref, token, name)
+            return state.checkpoint(ref).fact
+
+        try:
+            return open_committed(self.storage, self.transactor.look(ready))
+        except DamagedFileError:
+            self.transactor.look(lambda state: require_live(state, ref, "take a savepoint of"))
+            raise
+
+    def _abort(self, ref: Ref, token: AttemptToken, error: BaseException, files: list[StoredFile]) -> bool:
+        """Whether the attempt was open until now, so that it can never have been committed."""
         try:
             self.transactor.run(
                 lambda state: end_attempt(state, ref.job_id, token, Status.ABORTED, f"{type(error).__name__}: {error}"[:500], files)
             )
         except AttemptEndedError as ended:
             error.add_note(f"the attempt had been ended before: {ended}")
+            return False
         except Exception as failure:  # noqa: BLE001 - the caller's own error matters more
             error.add_note(f"the attempt could not be aborted ({failure}); kill it, then scrub finds what it left")
+            return False
+        return True
 
 
 def savepoint_at(path: str) -> Checkpoint:
@@ -192,19 +217,15 @@ def savepoint_at(path: str) -> Checkpoint:
     return Checkpoint(manifest, storage)
 
 
-def dispose_outside(place: Storage, manifest: Manifest) -> int:
-    """Delete a savepoint's files outside the catalog, the manifest last, and its directories if nothing else is in them; how many."""
-    names = [*sorted(file.path for file in manifest.files.values()), paths.MANIFEST_NAME]
-    for name in names:
-        place.delete(name)
-    for directory in sorted({*place.empty_directories("")}, key=lambda d: -d.count("/")):
-        place.remove_empty_directory(directory)
-    return len(names)
-
-
 def export_checkpoint(source: Checkpoint, target: Storage) -> str:
     """Copy every file of a checkpoint, the manifest last, to the same paths under another root. See `Catalog.export`."""
     begin = source.manifest.path
+    require_outside_catalogs(target)
+    there = next(iter(target.list("")), None)
+    if there is not None:
+        msg = f"{target.address} is not empty, it has {there.path}: give an empty or new directory. Nothing was written"
+        raise AlreadyExistsError(msg)
+    require_writable(target, source.manifest.attempt)
     try:
         for file in source.manifest.files.values():
             copy_object(source, file.path, (file.size_bytes, file.sha256), target, file.path)
@@ -216,39 +237,65 @@ def export_checkpoint(source: Checkpoint, target: Storage) -> str:
 
 
 def rekey_savepoint(
-    source: Checkpoint, max_parallelism: int, target: Storage, environment: Environment, state_writer: StateWriter, read_state: ReadState
+    source: Checkpoint, max_parallelism: int, target: Storage, environment: Environment, state_writer: StateWriter, read_state: OpenStates
 ) -> Checkpoint:
     """Write a savepoint again with another number of key groups, to a directory of its own within `target`. See `holdfast.rekey`."""
     assert source.manifest.savepoint is not None
     token = AttemptToken(environment.new_id())
+    read = read_state(source)
+    require_outside_catalogs(target)
+    require_writable(target, token)
     place = PrefixStorage(target, paths.savepoint_name(source.manifest.savepoint, token))
     files = SavepointFiles(
         place=place,
         environment=environment,
         state_writer=state_writer,
-        read_state=read_state,
+        read_state=read,
         attempt=token,
         checkpoint_id=source.checkpoint_id,
         name=source.manifest.savepoint,
         acks=[],
     )
-    files.write(source, max_parallelism)
+    try:
+        files.write(source, max_parallelism)
+    except BaseException as error:
+        _discard(place, error)
+        raise
     return savepoint_at(place.address)
 
 
-def spark_reader(spark: "SparkSession | None") -> ReadState:
-    """Reads a state as a DataFrame of this session, or of the active one. Raises UsageError where there is none."""
+def spark_reader(spark: "SparkSession | None") -> OpenStates:
+    """Reads states as DataFrames of this session, or of the active one. Raises UsageError where there is none and a state needs it."""
 
-    def read(source: Checkpoint, info: StateInfo) -> Any:
-        from pyspark.sql import SparkSession
-
-        session = spark or SparkSession.getActiveSession()
-        if session is None:
-            msg = f"state {info.state!r} is a DataFrame, and there is no active Spark session to read it: give spark=..."
+    def open_states(source: Checkpoint) -> ReadState:
+        session: Any = spark or _active_session()
+        frame = next((info.state for info in source.manifest.states if info.format != "bytes"), None)
+        if session is None and frame is not None:
+            msg = (
+                f"state {frame!r} of {source!r} is a DataFrame, which Spark has to write anew, and there is no active Spark session (the "
+                "command line has none): call catalog.savepoint(..., spark=...), or holdfast.rekey(..., spark=...), in a program that has "
+                "one. Nothing was begun"
+            )
             raise UsageError(msg)
-        return source.read(session, info.state)
+        return lambda info: source.read(session, info.state)
 
-    return read
+    return open_states
+
+
+def _active_session() -> "SparkSession | None":
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:  # the extra holdfast[spark] is not installed
+        return None
+    return SparkSession.getActiveSession()
+
+
+def _discard(place: Storage, error: BaseException) -> None:
+    """Delete what a failed writing left in a directory of its own outside the catalog, where no cleaner comes."""
+    try:
+        delete_own(place, own_files(place))
+    except OSError as failure:
+        error.add_note(f"what was written so far is left in {place.address} ({failure}): delete that directory")
 
 
 def _check_name(name: object) -> None:

@@ -1,6 +1,6 @@
 """Change sets: the rows that are new or other, and the keys of those that are gone, in a layer above the state as it was."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -106,6 +106,17 @@ class _Given:
 # ---- what a change set must be ------------------------------------------------------------------------------------------
 
 
+def require_frames(context: UploadContext, given: Mapping[str, object]) -> None:
+    """Raises UsageError for what is neither a DataFrame of Spark (Connect's are such) nor left out; says which argument."""
+    from pyspark.sql import DataFrame
+
+    for name, df in given.items():
+        if not (isinstance(df, DataFrame) or (df is None and name in ("upserts", "deletes"))):
+            kind = f"{type(df).__module__}.{type(df).__qualname__}".removeprefix("builtins.")
+            msg = f"state {context.state!r}: {name} is a {kind}, not a DataFrame of Spark: give one, as spark.createDataFrame makes"
+            raise UsageError(msg)
+
+
 def _check(upserts: "DataFrame | None", deletes: "DataFrame | None", context: UploadContext, parent: ParentState | None) -> None:
     """Raises UsageError before anything is written."""
     if problems := [*_problems(upserts, deletes, context, parent)]:
@@ -119,7 +130,8 @@ def _problems(
     if upserts is None and deletes is None:
         yield "there are none: give upserts, deletes or both"
     if not context.key_columns:
-        yield "they need a key: give the columns that tell rows apart"
+        own = parent.info.key_columns if parent is not None else ()
+        yield f"they need a key: give {f'that of the state, {_listed(own)}' if own else 'the columns that tell rows apart'}"
     if parent is not None and (problem := _parent_problem(parent, context)):
         yield problem
         return
@@ -138,12 +150,15 @@ def _parent_problem(parent: ParentState, context: UploadContext) -> str | None:
         return f"the state is kept as {info.format!r}, not as a DataFrame: write it in full"
     if not info.key_columns:
         return "the state was written without a key: write it in full, with one"
-    if sorted(info.key_columns) != sorted(context.key_columns):
-        given, own = (", ".join(map(repr, names)) for names in (context.key_columns, info.key_columns))
-        return f"the key is given as {given}, and that of the state is {own}"
+    if context.key_columns and sorted(info.key_columns) != sorted(context.key_columns):
+        return f"the key is given as {_listed(context.key_columns)}, and that of the state is {_listed(info.key_columns)}"
     if parent.max_parallelism != context.max_parallelism:
         return f"the state has {parent.max_parallelism} key groups and this job {context.max_parallelism}: write it in full"
     return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 # ---- no key twice ---------------------------------------------------------------------------------------------------------
@@ -176,7 +191,7 @@ def _are_distinct_here(given: Sequence[_Given], context: UploadContext) -> bool:
     """
     acks = [ack for each in given for ack in each.acks or ()]
     rows = sum(ack.metrics.rows or 0 for ack in acks)
-    if rows > ROWS_HERE or any(each.acks is None or not _is_plain(each.frame, context) for each in given):
+    if rows > ROWS_HERE or any(each.acks is None or not is_plain(each.frame, context.key_columns) for each in given):
         return False
     storage, names = context.storage, [*context.key_columns]
     tables = [pq.ParquetFile(f"{storage.address}/{file.path}").read(columns=names).select(names) for ack in acks for file in ack.files]
@@ -187,8 +202,9 @@ def _are_distinct_here(given: Sequence[_Given], context: UploadContext) -> bool:
     return bool(keys.num_rows == rows == keys.group_by(keys.column_names).aggregate([]).num_rows)
 
 
-def _is_plain(frame: "DataFrame", context: UploadContext) -> bool:
-    return all(frame.schema[name].dataType.typeName() in PLAIN_TYPES for name in context.key_columns)
+def is_plain(frame: "DataFrame", key_columns: Sequence[str]) -> bool:
+    """Whether keys of these columns are equal to Arrow just where they are to Spark."""
+    return all(frame.schema[name].dataType.typeName() in PLAIN_TYPES for name in key_columns)
 
 
 def _named(row: "Row", key_columns: Sequence[str]) -> str:

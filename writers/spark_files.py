@@ -129,7 +129,7 @@ def _file_ack(report: FileReport, index: int, context: UploadContext, upload_ms:
         sort_ms=sort_ms,
     )
     file = _stored_file(report, index, context)
-    chunks = tuple(_chunk(part, file, context) for part in report.parts)
+    chunks = tuple(_chunk(part, file, context, report.subtask) for part in report.parts)
     return _ack(chunks, context, metrics, (file,), report.subtask)
 
 
@@ -196,10 +196,13 @@ def _stored_file(report: FileReport, index: int, context: UploadContext) -> Stor
     )
 
 
-def _chunk(part: Part, file: StoredFile, context: UploadContext) -> Chunk:
+def _chunk(part: Part, file: StoredFile, context: UploadContext, subtask: int | None) -> Chunk:
+    """With its range of key groups; without keys, with the subtask that wrote it."""
     assert part.sha256 is not None
     low, high = part.key_group_from, part.key_group_to
-    if part.rows is not None and (low is None or high is None):
+    if not context.key_columns:
+        low = high = None
+    elif part.rows is not None and (low is None or high is None):
         low, high = 0, context.max_parallelism - 1  # without statistics (or rows) it may hold any group
     return Chunk(
         operator=context.operator,
@@ -212,6 +215,7 @@ def _chunk(part: Part, file: StoredFile, context: UploadContext) -> Chunk:
         length_bytes=part.length_bytes,
         sha256=part.sha256,
         rows=part.rows,
+        subtask=None if context.key_columns else subtask,
         key_group_from=low,
         key_group_to=high,
     )

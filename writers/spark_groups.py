@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.catalog import paths
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import CorruptionError
+from holdfast.catalog.errors import CorruptionError, RefusedError, UsageError
 from holdfast.catalog.types import Ack, ChainLimit, Chunk, Role, Scope
 from holdfast.writers.group_digests import GroupDigest, changed_groups, decode, encode, runs, total
 from holdfast.writers.increments import ParentState, Written, chunks_of, in_full, on_parent, too_many_groups
+from holdfast.writers.spark_changes import NAMED_KEYS, is_plain
 from holdfast.writers.spark_digests import digested, group_digests, refuse_nested, require_same_rows
 from holdfast.writers.spark_files import (
     FileReport,
@@ -52,9 +54,12 @@ class GroupWriter:
         All are, where the parent has nothing to compare with or the limit would be passed. The plan runs once for the digests and,
         unless nothing differs, once more.
         Raises:
-            UsageError: no digests can be taken of the DataFrame, it cannot be a state, or it gave other rows when it ran again.
+            RefusedError: there is no key.
+            UsageError: no digests can be taken of the DataFrame, it cannot be a state, a key was found twice, or it gave other rows when it
+                ran again.
             CorruptionError: the files are not the whole of what Spark wrote.
         """
+        _require_key(context)
         frame = keyed(df, context)
         refuse_nested(df, context)
         started = self.environment.monotonic_s()
@@ -103,6 +108,8 @@ class GroupWriter:
         rows, observation = digested(frame)
         with settings(frame.sparkSession, ACTION_SETTINGS):
             table = with_plain_names(rows).toArrow().rename_columns(frame.columns)
+        if is_plain(frame, context.key_columns):
+            _require_unique(table, context)
         started = self.environment.monotonic_s()
         table = table.sort_by(KEY_GROUP_COLUMN)
         sort_ms = milliseconds(started, self.environment)
@@ -125,6 +132,36 @@ class _Uploaded:
     reports: Sequence[FileReport] = ()
     observation: "Observation | None" = None
     sort_ms: int | None = None
+
+
+def _require_key(context: UploadContext) -> None:
+    if not context.key_columns:
+        msg = (
+            f"state {context.state!r} cannot be written by mode='changed-groups' without a key: it is not key-group aware "
+            "(is_key_group_aware is false), and all its rows are of one group. Give key=[...], unique columns, or write it with mode='full'"
+        )
+        raise RefusedError(msg)
+
+
+def _require_unique(rows: pa.Table, context: UploadContext) -> None:
+    """Raises UsageError, which names some, if rows that are all of their groups have a key twice."""
+    keys = rows.select([*context.key_columns]).rename_columns([f"k{i}" for i in range(len(context.key_columns))])
+    counted = keys.group_by(keys.column_names).aggregate([([], "count_all")])
+    if counted.num_rows == rows.num_rows:
+        return
+    twice = counted.filter(pc.field("count_all") > 1)
+    columns = [twice["count_all"], *(twice[name] for name in keys.column_names)]
+    found = zip(*(column.slice(0, NAMED_KEYS).to_pylist() for column in columns), strict=True)
+    named = "; ".join(f"{_key_text(values, context)} ({times} times)" for times, *values in found)
+    msg = (
+        f"state {context.state!r}: mode='changed-groups' needs a key that is unique, and these are more than once: {named}"
+        f"{', and more' if twice.num_rows > NAMED_KEYS else ''}; nothing was acknowledged: give columns that tell rows apart"
+    )
+    raise UsageError(msg)
+
+
+def _key_text(values: Sequence[object], context: UploadContext) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in zip(context.key_columns, values, strict=True))
 
 
 def _is_small(rows: int, parent: ParentState) -> bool:

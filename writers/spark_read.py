@@ -10,7 +10,7 @@ from holdfast.catalog.key_groups import groups_of, require_groups, require_paral
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.read_checks import require_digests, require_footers
-from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, plan_reading, require_key_groups, require_readable
+from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, plan_reading, require_key_groups, require_part, require_readable
 from holdfast.writers.spark_key_groups import by_subtask
 from holdfast.writers.spark_merge import Layered, merged
 from holdfast.writers.spark_session import spark_pattern
@@ -62,6 +62,7 @@ def read_state(
         UsageError: there are no such key groups, or more subtasks than key groups.
         FormatError: the state needs a newer Holdfast.
     """
+    require_part(key_groups, parallelism)
     require_readable(info, chunks, files, max_parallelism)
     if key_groups is not None or parallelism is not None:
         require_key_groups(info)

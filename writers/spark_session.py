@@ -1,8 +1,9 @@
 """What the vehicles ask of a Spark session: safe settings, settings for one action, and the address of a file as Spark takes it.
 
-Nothing here uses `sparkContext`, which Spark Connect does not have.
+Nothing here needs `sparkContext`, which Spark Connect does not have.
 """
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -74,6 +75,14 @@ def _give_back(spark: "SparkSession", name: str) -> None:
             spark.conf.unset(name)
         else:
             spark.conf.set(name, own)
+
+
+def session_parallelism() -> int:
+    """How many tasks the active session runs at once by default; 1 without one, and over Spark Connect, which does not tell."""
+    sql = sys.modules.get("pyspark.sql")  # who has a session has imported it
+    session = None if sql is None else sql.SparkSession.getActiveSession()
+    context = getattr(session, "_sc", None)
+    return 1 if context is None else int(context.defaultParallelism)
 
 
 def spark_url(storage: Storage, path: str) -> str:

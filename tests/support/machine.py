@@ -49,7 +49,8 @@ class CatalogMachine(Others):
         try:
             coordinator = process._coordinator(job, retention, how)
         except RefusedError as error:
-            assert not self.lines.is_live(begin), str(error)  # that of a fork that has never committed may go
+            # What a fork goes on from before it has committed may go, and the head of a job that was claimed.
+            assert not self.lines.is_live(begin) or (line.claimed_by and begin is None), str(error)
             return
         assert self.lines.is_live(begin)
         self.lines.start(job, begin, claim=how.claim)
@@ -64,13 +65,9 @@ class CatalogMachine(Others):
         line, process, place = self.lines[job], self.world.process(), self._pick_live(pick)
         if place[0] == job and place[1] not in line.savepoints:
             return  # a rollback
-        ref, was = self._ref(place), line.begin
+        ref, was = self._ref(place), line.begin if self.lines.is_live(line.begin) else None
         source = live_source(self.operator.storage, self.operator.transactor, ref, self.operator.transactor.fresh().checkpoint(ref).fact)
-        try:
-            coordinator = process._coordinator(job, retention, Beginning(find=lambda _: ref, copy=True, source=source))
-        except RefusedError as error:
-            assert not self.lines.is_live(was), str(error)
-            return
+        coordinator = process._coordinator(job, retention, Beginning(find=lambda _: ref, source=source))
         self.lines.start(job, was)
         number, row = max(self.world.job(job).checkpoints.items())
         line.opened(row.fact.attempt, number, place)

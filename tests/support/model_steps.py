@@ -7,6 +7,7 @@ from holdfast.catalog.types import Status
 from tests.support.faults import Crash
 from tests.support.model_actors import Coordinator, Reader, Savepoint, Scrub, Vacuum
 from tests.support.model_world import JOBS, World
+from tests.support.world import drop_or_dispose
 
 
 def remembered(w: World) -> CatalogState:
@@ -29,7 +30,7 @@ def drop(w: World) -> None:
     live = [Ref(job_id, n) for job_id, job in remembered(w).jobs.items() for n in job.live]
     if live:
         ref = w.random.choice(live)
-        w.operator.run(lambda state: lifecycle.drop(state, ref, "operator"))
+        w.operator.run(lambda state: drop_or_dispose(state, ref, "operator"))
         w.story.append(f"drop {ref.checkpoint_id} of {ref.job_id[0]}")
 
 

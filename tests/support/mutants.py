@@ -19,8 +19,9 @@ from holdfast.catalog.state import CatalogState, CheckpointRow, JobState, Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, Scope, Status
 from holdfast.compaction import vacuum
-from holdfast.writers.beginnings import Beginning
 from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.copying import Mapped
+from holdfast.writers.restore import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,14 @@ def _claim_without_epoch() -> AbstractContextManager[None]:
 
 
 def _copy_refers_to_its_source() -> AbstractContextManager[None]:
-    def mutant(coordinator: Coordinator, beginning: Beginning) -> None:
-        opened = coordinator._open_attempt(beginning.find(coordinator._transactor.known()))
-        assert beginning.source is not None
-        coordinator._commit(coordinator._writer(opened, beginning.source.manifest, None))
+    copy = Coordinator._copy
+
+    def mutant(coordinator: Coordinator, source: Checkpoint, mapped: Mapped) -> None:
+        if source.is_savepoint:  # of which the ledger itself refuses it
+            copy(coordinator, source, mapped)
+            return
+        assert coordinator._opened is not None
+        coordinator._commit(coordinator._writer(coordinator._opened, source.manifest, None))
 
     return replaced(Coordinator, "_copy", mutant)
 

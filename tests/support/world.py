@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, BinaryIO, Literal
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import lifecycle, paths
+from holdfast.catalog import lifecycle, paths, savepoint_rules
 from holdfast.catalog.cleanup import References, find_garbage
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
 from holdfast.catalog.marker import create_marker
 from holdfast.catalog.queries import FoldedQueries
-from holdfast.catalog.state import JobState, Ref
+from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import PassingStorage
 from holdfast.catalog.storage_memory import MemoryStorage
 from holdfast.catalog.transactions import Transactor
@@ -259,7 +260,7 @@ class Process:
         ref = self.ref(number)
         if mode == "no-claim":
             source = live_source(self.storage, self.transactor, ref, self.transactor.known().checkpoint(ref).fact)
-            return self._coordinator(job, retention, Beginning(find=lambda _: ref, copy=True, source=source))
+            return self._coordinator(job, retention, Beginning(find=lambda _: ref, source=source))
         return self._coordinator(job, retention, Beginning(find=lambda _: ref, claim=mode == "claim"))
 
     def _coordinator(self, job: str, retention: Retention, begin: Beginning) -> Coordinator:
@@ -281,7 +282,7 @@ class Process:
             storage=self.storage,
             environment=self.environment,
             state_writer=FakeStateWriter(),
-            read_state=_parts,
+            read_state=lambda source: partial(_parts, source),
         )
         return writer.take(self.ref(number, job), name, None).checkpoint_id
 
@@ -339,7 +340,7 @@ class Process:
 
     def drop(self, number: int, job: str = JOB) -> None:
         ref = self.ref(number, job)
-        self.transactor.run(lambda state: lifecycle.drop(state, ref, "by a test"))
+        self.transactor.run(lambda state: drop_or_dispose(state, ref, "by a test"))
 
     def hold(self, number: int, name: str = "audit", job: str = JOB) -> None:
         ref = self.ref(number, job)
@@ -394,6 +395,14 @@ class Process:
 
     def scrub(self, plan: ScrubPlan | None = None) -> ScrubReport:
         return run_scrub(self.plan_scrub() if plan is None else plan, self.transactor, self.storage, self.environment)
+
+
+def drop_or_dispose(state: CatalogState, ref: Ref, reason: str) -> lifecycle.Transaction:
+    """How an operator is rid of a checkpoint, or of a savepoint."""
+    lifecycle.require_live(state, ref, "drop")  # a second disposal is no error, and here it would be a drop that did nothing
+    if state.checkpoint(ref).fact.is_savepoint:
+        return savepoint_rules.dispose(state, ref, deletes_now=False)
+    return lifecycle.drop(state, ref, reason)
 
 
 def _parts(source: Checkpoint, info: StateInfo) -> list[bytes]:
