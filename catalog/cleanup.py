@@ -50,6 +50,7 @@ class References:
     files: dict[FileId, f.FileWritten] = field(default_factory=dict)
     status: dict[FileId, FileStatus] = field(default_factory=dict)
     handles: dict[FileId, list[f.HandleAdded]] = field(default_factory=lambda: defaultdict(list))
+    released: set[FileId] = field(default_factory=set)  # task-owned ones, one by one
     ends: dict[tuple[JobId, FileId, int, int], int] = field(default_factory=dict)  # (job, file, offset, from_seq) -> to_seq
 
     @classmethod
@@ -69,6 +70,8 @@ class References:
                 self.status.setdefault(fact.file_id, FileStatus.PRESENT)
             elif isinstance(fact, f.HandleAdded):
                 self.handles[fact.file_id].append(fact)
+            elif isinstance(fact, f.Released):
+                self.released.add(fact.file_id)
             elif isinstance(fact, f.HandleEnded):
                 self.ends[fact.job_id, fact.file_id, fact.offset_bytes, fact.from_seq] = fact.to_seq
             elif isinstance(fact, f.Condemned):
@@ -96,6 +99,14 @@ class References:
         """The paths of all file rows that are not gone."""
         return {row.path for file_id, row in self.files.items() if self.status[file_id] is not FileStatus.GONE}
 
+    def is_owned(self, row: f.FileWritten) -> bool:
+        """Whether the file is an owner's that has not released it."""
+        if row.scope is not Scope.TASKOWNED or row.file_id in self.released:
+            return False
+        job = self.state.jobs.get(row.job_id)
+        owner = job.attempts.get(row.attempt) if job else None
+        return owner is None or owner.status is not Status.RELEASED
+
     def kept_seqs(self) -> dict[Line, list[int]]:
         """For each line, the seqs of its live or pinned checkpoints, ascending."""
         kept: dict[Line, set[int]] = defaultdict(set)
@@ -115,7 +126,7 @@ def contains(from_seq: int, to_seq: int | None, kept: list[int]) -> bool:
 def find_garbage(references: References) -> Garbage:
     """The cleanup query of the design, section 3: files that no interval with a live or pinned checkpoint refers to.
 
-    A file that only its owner may release is never taken here; nor is one that is gone.
+    A task-owned file is taken only if it or its owner was released; one that is gone never.
     """
     kept = references.kept_seqs()
 
@@ -131,7 +142,7 @@ def find_garbage(references: References) -> Garbage:
         garbage = GarbageFile(file_id=file_id, job_id=row.job_id, path=row.path, size_bytes=row.size_bytes)
         if status is FileStatus.CONDEMNED:
             condemned.append(garbage)
-        elif row.scope is not Scope.TASKOWNED and not is_in_use(file_id):
+        elif not references.is_owned(row) and not is_in_use(file_id):
             unreferenced.append(garbage)
     return Garbage(unreferenced=tuple(unreferenced), condemned=tuple(condemned))
 

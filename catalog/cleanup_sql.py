@@ -6,7 +6,7 @@ references times live checkpoints, and `checkpoint_files` is never expanded. (Lo
 design's "greatest kept seq below the end", and costs less: the begins of a line are as few as its commits.)
 
 A line is a job's main line ('') or one savepoint (its attempt). File rows need no look at open attempts: they are only written by
-the transaction that ends their attempt, except for task-owned files, which are left to their owners.
+the transaction that ends their attempt, except for task-owned files, which stay until they, or their owners, are released.
 """
 
 # A handle and the fact that ends it, where there is one. There is at most one: a commit ends each open chunk once.
@@ -42,12 +42,14 @@ _NEXT_KEPT_SPARK = """
 
 
 def _unreferenced_files(next_kept: str) -> str:
-    # `small` is read once for all that decides which checkpoints are kept: each scan opens every file of the ledger.
+    # `small` is read once for all that decides which checkpoints, and which task-owned files, are kept: each scan opens every file of
+    # the ledger.
     return f"""
 WITH small AS (
-  SELECT kind, job_id, seq, attempt, checkpoint_id, is_savepoint, parent_job_id, parent_checkpoint_id, hold
+  SELECT kind, job_id, seq, attempt, checkpoint_id, is_savepoint, parent_job_id, parent_checkpoint_id, hold, status, file_id
   FROM facts
-  WHERE kind IN ('checkpoint', 'drop', 'attempt_opened', 'attempt_ended', 'hold', 'unhold')
+  WHERE kind IN ('checkpoint', 'drop', 'attempt_opened', 'attempt_ended', 'hold', 'unhold', 'release')
+    OR (kind = 'file' AND scope = 'TASKOWNED')
 ),
 reasons AS (  -- why a checkpoint is kept: live, parent of an open attempt, held
   SELECT c.job_id, c.checkpoint_id
@@ -83,13 +85,20 @@ in_use AS (
   FROM intervals i JOIN next_kept n ON n.from_seq = i.from_seq AND n.job_id = i.job_id AND n.line = i.line
   WHERE n.next_seq < i.to_seq
 ),
+owned AS (  -- task-owned files that were not released: neither they themselves nor their owners
+  SELECT o.file_id
+  FROM small o
+  ANTI JOIN small r ON r.kind = 'release' AND r.file_id = o.file_id
+  ANTI JOIN small e ON e.kind = 'attempt_ended' AND e.status = 'released' AND e.job_id = o.job_id AND e.attempt = o.attempt
+  WHERE o.kind = 'file'
+),
 present AS (
   SELECT f.file_id, f.job_id, f.path, f.size_bytes
   FROM facts f ANTI JOIN facts x ON x.kind IN ('condemned', 'gone') AND x.file_id = f.file_id
-  WHERE f.kind = 'file' AND f.scope <> 'TASKOWNED'
+  WHERE f.kind = 'file'
 )
 SELECT p.file_id, p.job_id, p.path, p.size_bytes
-FROM present p ANTI JOIN in_use u ON u.file_id = p.file_id
+FROM present p ANTI JOIN in_use u ON u.file_id = p.file_id ANTI JOIN owned o ON o.file_id = p.file_id
 """
 
 

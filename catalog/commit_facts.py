@@ -29,6 +29,7 @@ class CommitRequest:
     progress: Mapping[str, Any] | None
     retention: Retention
     next_attempt: AttemptToken | None = None
+    owned: tuple[StoredFile, ...] = ()  # files of owners that the parent has not
     chunks: Mapping[Identity, Chunk] = field(init=False, repr=False, compare=False)
     fresh: frozenset[Identity] = field(init=False, repr=False, compare=False)  # chunks that are not of the pinned parent
     touched: tuple[Identity, ...] = field(init=False, repr=False, compare=False)  # in which it differs from what the parent left open
@@ -58,7 +59,7 @@ def checkpoint_fact(job: JobState, opened: f.AttemptOpened, request: CommitReque
         name=opened.name,
         parent_job_id=opened.parent_job_id,
         parent_checkpoint_id=opened.parent_checkpoint_id,
-        is_incremental=len(request.fresh) < len(request.chunks),
+        is_incremental=len(request.fresh) < len(request.chunks) or bool(request.owned),
         is_key_group_aware=all(info.is_key_group_aware for info in request.states),
         is_self_contained=is_savepoint,
         parallelism=None,

@@ -49,7 +49,8 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOpened:
-    """`name` is a savepoint's, taken from here; `note` says of a reader, and of who takes a savepoint, which process it is."""
+    """`name` is a savepoint's or an owner's, taken from here; `note` says of a reader, an owner, and of who takes a savepoint, which
+    process it is."""
 
     kind: ClassVar[str] = "attempt_opened"
     job_id: JobId
@@ -178,6 +179,17 @@ class FileWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """The owner that is `attempt` needs this file no more. The end of an owner says it of all of them."""
+
+    kind: ClassVar[str] = "release"
+    job_id: JobId
+    seq: int
+    attempt: AttemptToken
+    file_id: FileId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
     kind: ClassVar[str] = "drop"
     job_id: JobId
@@ -262,6 +274,7 @@ Fact = (
     | HandleAdded
     | HandleEnded
     | FileWritten
+    | Released
     | Dropped
     | Held
     | Unheld
@@ -284,6 +297,7 @@ KINDS: dict[str, type[Fact]] = {
         HandleAdded,
         HandleEnded,
         FileWritten,
+        Released,
         Dropped,
         Held,
         Unheld,

@@ -57,8 +57,8 @@ class Ledger(Protocol):
     def make_durable(self) -> None:
         """Make every commit up to the held snapshot, other writers' included, survive power loss: commit files, then the log directory."""
 
-    def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None) -> Sequence[Fact]:
-        """The facts at the held snapshot; if given, only of these kinds, and only of this job (facts without a job left out).
+    def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None, scope: str | None = None) -> Sequence[Fact]:
+        """The facts at the held snapshot; if given, only of these kinds, of this job and of this scope (facts without one left out).
 
         Of two commits with a key in common the earlier one's come first, unless compaction has moved rows: fold by `seq`.
         """

@@ -181,7 +181,7 @@ class DeltaLedger:
         delta_log.sync(self._log)
         self._durable_version = version
 
-    def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None) -> Sequence[Fact]:
+    def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None, scope: str | None = None) -> Sequence[Fact]:
         """The facts at the held snapshot.
 
         Order: of two commits of which the later one's writer had seen the earlier (so of any two with a key in common), the earlier
@@ -199,6 +199,8 @@ class DeltaLedger:
         if job_id is not None:
             bounds["job_id"] = job_id, job_id
             condition &= pc.field("job_id") == job_id
+        if scope is not None:
+            condition &= pc.field("scope") == scope
         paths = sorted(self._files(bounds), key=lambda path: (_OWN_FILE.fullmatch(path) is not None, path))
         table = self._read(paths, condition, _columns_of(wanted))
         return list(from_table(table if all(_OWN_FILE.fullmatch(path) for path in paths) else _by_seq(table)))

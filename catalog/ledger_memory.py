@@ -92,13 +92,15 @@ class MemoryLedger:
     def make_durable(self) -> None:
         self._log.durable_version = max(self._log.durable_version, self._version)
 
-    def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None) -> Sequence[Fact]:
+    def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None, scope: str | None = None) -> Sequence[Fact]:
         wanted = None if kinds is None else frozenset(kinds)
         facts = [fact for commit in self._log.commits[: self._version + 1] for fact in commit.facts]
         if wanted is not None:
             facts = [fact for fact in facts if fact.kind in wanted]
         if job_id is not None:
             facts = [fact for fact in facts if getattr(fact, "job_id", None) == job_id]
+        if scope is not None:
+            facts = [fact for fact in facts if getattr(fact, "scope", None) == scope]
         return facts
 
     def has_operation(self, operation_id: str) -> bool:

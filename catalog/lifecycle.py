@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.catalog import facts as f
+from holdfast.catalog import owned_files
 from holdfast.catalog.commit_facts import CommitRequest, ack_fact, checkpoint_fact, file_facts, manifest_handle, state_facts
 from holdfast.catalog.commit_rule import handle_changes, retired, retired_by_claim
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, RefusedError
@@ -21,6 +22,7 @@ from holdfast.catalog.types import (
     OnEnd,
     Outcome,
     Purpose,
+    Scope,
     Status,
     StoredFile,
 )
@@ -193,6 +195,7 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
         manifest_handle(job_id, seq, request),
     ]
     facts += file_facts(job_id, seq, request.attempt, (*request.files, request.manifest))
+    facts += owned_files.first_rows(job, seq, request.owned)
     facts += [ack_fact(job_id, seq, ack) for ack in request.acks]
     facts.append(attempt_ended(job_id, seq, request.attempt, Status.COMMITTED, None))
     facts += [
@@ -225,12 +228,19 @@ def end_attempt(
     files: Sequence[StoredFile] = (),
     next_attempt: AttemptToken | None = None,
 ) -> Transaction:
-    """Abort, kill or release an open attempt; the files of acks that arrived become file rows without handles.
+    """Abort, kill or release an open attempt, but an owner; the files of acks that arrived become file rows without handles.
 
     `next_attempt` takes over its epoch, its parent and the pin on it: also of one that was dropped, for it was pinned all the time.
     """
     job = state.job(job_id)
     attempt = require_open(job, token, "end")
+    if attempt.opened.purpose is Purpose.OWNER:
+        name = attempt.opened.name
+        msg = (
+            f"attempt {token} of job {job.name!r} is the owner {name!r} of files that a task may need: nothing but its release ends it. If the task "
+            f"is gone for good, release it, catalog.release({job.name!r}, {name!r}) or `holdfast release`"
+        )
+        raise RefusedError(msg)
     seq = job.seq + 1
     facts: list[f.Fact] = [attempt_ended(job_id, seq, token, status, reason), *file_facts(job_id, seq, token, files)]
     if next_attempt is None:
@@ -340,11 +350,17 @@ def require_open(job: JobState, token: AttemptToken, what: str) -> Attempt:
 
 
 def _require_own_or_inherited(job: JobState, request: CommitRequest) -> None:
-    """I2: a new handle is to a file of this attempt or to a chunk of its pinned parent, and to nothing else."""
+    """I2: a new handle is to a file of this attempt, to a chunk of its pinned parent, or to an unreleased file of an owner.
+
+    An open handle does not do instead: of a branch that a rollback left, it may be the last thing that refers to a released file.
+    """
     own = {file.file_id for file in request.files}
     for identity in request.fresh:
         chunk = request.chunks[identity]
         if chunk.file_id in own or chunk.inline is not None:
+            continue
+        if chunk.scope is Scope.TASKOWNED:
+            owned_files.require_unreleased(job, request, chunk)
             continue
         msg = f"attempt {request.attempt} of job {job.name!r} refers to file {chunk.file_id}, neither its own nor of its pinned parent"
         raise RefusedError(msg)

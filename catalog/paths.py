@@ -17,6 +17,8 @@ MARKER = "holdfast.json"
 LEDGER = "ledger"
 JOBS = "jobs"
 MANIFEST_NAME = "_metadata"
+OWNED_EXTENSION = "bin"
+NO_CHECKPOINT = CheckpointId(0)
 SLUG_LIMIT = 48  # with "-<8 hex digits>" a job's directory stays far below the 255 bytes of a file name
 
 _NUMBER = r"0|[1-9][0-9]{0,17}"  # at most 18 digits: every id fits the ledger's int64
@@ -37,7 +39,8 @@ _CHECKPOINT_ADDRESS = re.compile(rf"(.*/|){JOBS}/+([^/]+)/+chk-({_NUMBER})(?:/+{
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPath:
-    """Belongs to the attempt whose token it carries. `checkpoint_id` is None in a savepoint's directory, whose name has none."""
+    """Belongs to the attempt whose token it carries. `checkpoint_id` is None in a savepoint's directory, whose name has none, and 0 of what
+    an owner writes."""
 
     job_id: JobId
     checkpoint_id: CheckpointId | None
@@ -106,6 +109,16 @@ def exclusive_file(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptT
     return f"{job_directory(job_id)}/exclusive/{_prefix(checkpoint_id, attempt)}-{_label(call)}-0.{_label(ext)}"
 
 
+def shared_file(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, call: int | str, ext: str) -> str:
+    """A whole file that checkpoints may share."""
+    return f"{job_directory(job_id)}/shared/{_prefix(checkpoint_id, attempt)}-{_label(call)}-0.{_label(ext)}"
+
+
+def owned_file(job_id: JobId, owner: str, attempt: AttemptToken, fresh_id: str) -> str:
+    """A file that its owner alone may release. It is of no checkpoint: 0 stands where others have theirs."""
+    return f"{job_directory(job_id)}/taskowned/{slug(owner)}/{_prefix(NO_CHECKPOINT, attempt)}-{_label(fresh_id)}-0.{OWNED_EXTENSION}"
+
+
 def checkpoint_directory(job_id: JobId, n: CheckpointId) -> str:
     return f"{job_directory(job_id)}/chk-{_number(n)}"
 
@@ -147,6 +160,11 @@ def file_id(attempt: AttemptToken, call: int | str, index: int | str) -> FileId:
 def is_of(attempt: AttemptToken, file_id: FileId) -> bool:
     """Whether this attempt gave the id."""
     return file_id.startswith(f"{attempt}-")
+
+
+def token_of(file_id: FileId) -> AttemptToken:
+    """The attempt that gave the id."""
+    return AttemptToken(file_id.partition("-")[0])
 
 
 def manifest_file_id(attempt: AttemptToken) -> FileId:

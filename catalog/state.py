@@ -1,7 +1,7 @@
 """The lifecycle facts folded into memory: what a transaction is validated against. Pure; facts in, state out.
 
-Only what lifecycle decisions read is kept: jobs, attempts, checkpoints, holds, and which handles of a job are open.
-Files and closed handles belong to the cleanup (`cleanup.py`); a checkpoint's content is in its manifest.
+Only what lifecycle decisions read is kept: jobs, attempts, checkpoints, holds, which handles of a job are open, and what open owners have
+released. Other files and closed handles belong to the cleanup (`cleanup.py`); a checkpoint's content is in its manifest.
 """
 
 import sys
@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
 from holdfast.catalog.errors import NotFoundError
-from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId, Status
+from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId, Purpose, Scope, Status
 
-LIFECYCLE_KINDS = ("job", "start", "job_ended", "attempt_opened", "attempt_ended", "checkpoint", "drop", "hold", "unhold")
+LIFECYCLE_KINDS = ("job", "start", "job_ended", "attempt_opened", "attempt_ended", "checkpoint", "drop", "hold", "unhold", "release")
 HANDLE_KINDS = ("handle", "handle_end")
+ROW_KINDS = ("file",)  # read only of task-owned files, and where an owner is open
 _OF_MAINTENANCE = (f.RunEnded, f.Condemned, f.Gone)
 
 
@@ -35,6 +36,15 @@ class Attempt:
     @property
     def parent(self) -> Ref | None:
         return _ref(self.opened.parent_job_id, self.opened.parent_checkpoint_id)
+
+
+@dataclass(slots=True)
+class OwnerState:
+    """An open owner: which of its files the ledger has rows of, and which it has released. Of one that has ended all are released."""
+
+    opened: f.AttemptOpened
+    rows: set[FileId] = field(default_factory=set)
+    released: set[FileId] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -78,6 +88,8 @@ class JobState:
     last_committed_id: int = 0  # of the main line
     holds: set[tuple[CheckpointId, str]] = field(default_factory=set)
     savepoints: dict[str, AttemptToken] = field(default_factory=dict)  # every name ever taken
+    owner_names: dict[str, AttemptToken] = field(default_factory=dict)  # every name ever taken
+    owners: dict[AttemptToken, OwnerState] = field(default_factory=dict)  # those that are open
     claimed_by: JobId | None = None  # whose retention owns this job's checkpoints, until a coordinator of its own starts
     open_handles: dict[tuple[FileId, int], int] = field(default_factory=dict)  # chunk -> from_seq
 
@@ -137,6 +149,8 @@ class CatalogState:
             _apply_to_attempts(job, fact)
         elif isinstance(fact, f.CheckpointCommitted | f.Dropped | f.Held | f.Unheld):
             _apply_to_checkpoints(job, fact)
+        elif isinstance(fact, f.FileWritten | f.Released):
+            _apply_to_owners(job, fact)
 
     def job(self, job_id: JobId) -> JobState:
         """The job of this id. Raises NotFoundError."""
@@ -178,11 +192,24 @@ def _apply_to_attempts(job: JobState, fact: f.AttemptOpened | f.AttemptEnded) ->
         job.attempts[fact.attempt] = job.open_attempts[fact.attempt] = Attempt(fact)
         job.last_checkpoint_id = max(job.last_checkpoint_id, fact.checkpoint_id or 0)
         if fact.name is not None:
-            job.savepoints[fact.name] = fact.attempt
+            (job.owner_names if fact.purpose is Purpose.OWNER else job.savepoints)[fact.name] = fact.attempt
+        if fact.purpose is Purpose.OWNER:
+            job.owners[fact.attempt] = OwnerState(fact)
         return
     attempt = job.attempts[fact.attempt]
     attempt.status, attempt.reason = fact.status, fact.reason
     job.open_attempts.pop(fact.attempt, None)
+    job.owners.pop(fact.attempt, None)
+
+
+def _apply_to_owners(job: JobState, fact: f.FileWritten | f.Released) -> None:
+    owner = job.owners.get(fact.attempt)
+    if owner is None:
+        return
+    if isinstance(fact, f.Released):
+        owner.released.add(fact.file_id)
+    elif fact.scope is Scope.TASKOWNED:
+        owner.rows.add(fact.file_id)
 
 
 def _apply_to_checkpoints(job: JobState, fact: f.CheckpointCommitted | f.Dropped | f.Held | f.Unheld) -> None:

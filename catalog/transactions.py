@@ -16,7 +16,8 @@ from holdfast.catalog.facts import Fact
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.schema import Operation
-from holdfast.catalog.state import HANDLE_KINDS, LIFECYCLE_KINDS, CatalogState, in_order
+from holdfast.catalog.state import HANDLE_KINDS, LIFECYCLE_KINDS, ROW_KINDS, CatalogState, in_order
+from holdfast.catalog.types import Scope
 
 MAX_RACES = 20
 READ_TRIES = 3
@@ -204,4 +205,6 @@ class Transactor:
             facts += self._ledger.scan(HANDLE_KINDS, None if self._handles_of == "*" else self._handles_of)
         state = CatalogState(handles_of=self._handles_of)
         state.apply(in_order(facts))
+        for job in [job for job in state.jobs.values() if job.owners]:
+            state.apply(self._ledger.scan(ROW_KINDS, job.job_id, Scope.TASKOWNED))
         self._loaded = state  # last: half a state, at the newest version, would pass every compare-and-swap

@@ -75,6 +75,20 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedFile:
+    """A file of a state of files, as the task knows it that wrote it: `name` is the task's own word for it.
+
+    `path` is relative to the catalog's root, and of a savepoint to its directory.
+    """
+
+    name: str
+    file_id: FileId
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """A contiguous piece of one state. Identity is (file_id, offset_bytes); an inline chunk has an id of its own and no file."""
 
@@ -101,7 +115,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateInfo:
-    """What a checkpoint says of one state. Format is "parquet" or "bytes".
+    """What a checkpoint says of one state. Format is "parquet", "bytes" or "files" (whole files, which a task wrote).
 
     `schema` is Spark's JSON of the user's columns, without `_key_group`.
     """
@@ -140,7 +154,7 @@ class CheckpointMetaData:
 class CheckpointProperties:
     """What a checkpoint is, and so what can be done with it (the name is FLINK-5777's). The columns of the view `checkpoints`."""
 
-    is_incremental: bool  # some of its content was written by an earlier checkpoint
+    is_incremental: bool  # some of its content was written by an earlier checkpoint, or is of an owner
     is_key_group_aware: bool  # every state that has rows has keys: it can be read in part, and rescaled
     is_savepoint: bool
     is_self_contained: bool  # it refers to no file outside its own directory: it can be moved

@@ -120,6 +120,24 @@ ANTI JOIN facts e ON e.kind = 'attempt_ended' AND e.job_id = o.job_id AND e.atte
 WHERE o.kind = 'attempt_opened' AND o.purpose = 'read'
 """
 
+# What an owner has written and no checkpoint ever referred to has no row before it is released: the ledger does not know of it.
+_OWNERS = """
+SELECT o.job_id, j.job, o.name AS owner, o.attempt, o.at AS opened_at, o.by AS opened_by, o.note AS process,
+  coalesce(f.files, 0) AS files, coalesce(f.total_bytes, 0) AS total_bytes, coalesce(f.referenced_files, 0) AS referenced_files
+FROM facts o
+ANTI JOIN facts e ON e.kind = 'attempt_ended' AND e.job_id = o.job_id AND e.attempt = o.attempt
+LEFT JOIN facts j ON j.kind = 'job' AND j.job_id = o.job_id
+LEFT JOIN (
+  SELECT w.job_id, w.attempt, count(*) AS files, CAST(sum(w.size_bytes) AS BIGINT) AS total_bytes, count(u.file_id) AS referenced_files
+  FROM facts w
+  ANTI JOIN facts r ON r.kind = 'release' AND r.file_id = w.file_id
+  LEFT JOIN (SELECT DISTINCT file_id FROM checkpoint_files WHERE scope = 'TASKOWNED') u ON u.file_id = w.file_id
+  WHERE w.kind = 'file' AND w.scope = 'TASKOWNED'
+  GROUP BY w.job_id, w.attempt
+) f ON f.job_id = o.job_id AND f.attempt = o.attempt
+WHERE o.kind = 'attempt_opened' AND o.purpose = 'owner'
+"""
+
 _ACK_METRICS = """
 SELECT job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, sort_ms, rows
 FROM facts
@@ -158,4 +176,5 @@ VIEWS: Mapping[str, str] = {
     "readers": _READERS,
     "ack_metrics": _ACK_METRICS,
     "maintenance_runs": _MAINTENANCE_RUNS,
+    "owners": _OWNERS,
 }

@@ -40,6 +40,12 @@ def gone(file_id: str) -> f.Gone:
     return f.Gone(job_id="a-00000001", file_id=file_id, run_id="run")
 
 
+def written(job_id: str, scope: Scope) -> f.FileWritten:
+    return f.FileWritten(
+        job_id=job_id, seq=1, file_id=f"{job_id}-{scope}", attempt="t", path="p", size_bytes=1, sha256="5a", scope=scope, owner=None
+    )  # fmt: skip
+
+
 def run_ended(run_id: str = "run") -> f.RunEnded:
     return f.RunEnded(run_id=run_id, what="vacuum", started_at=AT, ended_at=AT, outcome="done", figures="{}")
 
@@ -114,6 +120,15 @@ class LedgerContract:
         put(theirs, dropped(2))
         ours.refresh()
         assert list(commit.facts()) == list(commit.facts()) == [dropped(1)]
+
+    def test_a_scan_gives_the_kinds_the_job_and_the_scope_that_were_asked_for(self, harness: Harness) -> None:
+        ledger = harness.open()
+        rows = [written(job, scope) for job in ("a-00000001", "b-00000002") for scope in (Scope.SHARED, Scope.TASKOWNED)]
+        put(ledger, dropped(1), *rows)
+        ledger.refresh()
+        assert list(ledger.scan(["file"])) == rows
+        assert list(ledger.scan(["file"], "a-00000001")) == rows[:2]
+        assert list(ledger.scan(["file", "drop"], "b-00000002", Scope.TASKOWNED)) == rows[3:]
 
     def test_a_key_committed_since_the_snapshot_conflicts(self, harness: Harness) -> None:
         first, second = harness.open(), harness.open()

@@ -21,7 +21,11 @@ from tests.support.history import SMALL_LEDGER, T0, J, K, committed, end, ended,
 DEFINITION = """
 SELECT f.file_id, f.job_id, f.path, f.size_bytes
 FROM files f
-WHERE f.status = 'present' AND f.scope <> 'TASKOWNED' AND NOT EXISTS (
+WHERE f.status = 'present' AND (
+  f.scope <> 'TASKOWNED'
+  OR f.file_id IN (SELECT file_id FROM facts WHERE kind = 'release')
+  OR (f.job_id, f.attempt) IN (SELECT (job_id, attempt) FROM attempts WHERE status = 'released')
+) AND NOT EXISTS (
   SELECT 1
   FROM handles h
   JOIN checkpoints c ON c.job_id = h.job_id AND h.from_seq <= c.seq AND (h.to_seq IS NULL OR c.seq < h.to_seq)
@@ -56,7 +60,12 @@ def some_facts(rng: random.Random, prefix: str = "") -> list[f.Fact]:
         if rng.random() < 0.5:
             facts.append(ended(2, attempt, rng.choice([Status.ABORTED, Status.KILLED, Status.COMMITTED]), job=job))
     for file_id in files:
-        facts.append(file(1, file_id, job=rng.choice(jobs), scope=rng.choice([*Scope, Scope.SHARED, Scope.SHARED])))
+        job = rng.choice(jobs)
+        facts.append(file(1, file_id, job=job, scope=rng.choice([*Scope, Scope.TASKOWNED, Scope.SHARED, Scope.SHARED])))
+        if rng.random() < 0.3:
+            facts.append(f.Released(job_id=job, seq=2, attempt=file_id, file_id=file_id))
+        if rng.random() < 0.3:  # an id without a hyphen is its own attempt here
+            facts += [opened(1, file_id, None, None, job=job, purpose=Purpose.OWNER), ended(3, file_id, Status.RELEASED, job=job)]
         for fact in (f.Condemned, f.Condemned, f.Gone):
             if rng.random() < 0.1:
                 facts.append(fact(job_id=jobs[0], file_id=file_id, run_id="r"))
@@ -122,13 +131,13 @@ def all_facts() -> list[f.Fact]:
 
 def test_an_exclusive_file_goes_with_its_one_checkpoint_and_a_shared_one_with_its_last(connection):
     drop = [f.Dropped(job_id=J, seq=12, checkpoint_id=2, reason="user")]
-    assert unreferenced(connection, all_facts()) == ["a5-1"]  # of an aborted attempt
+    assert unreferenced(connection, all_facts()) == ["a5-1", "o6-3"]  # of an aborted attempt; released by its owner
     without_holds = [fact for fact in all_facts() if not isinstance(fact, f.Held | f.Unheld)]
-    assert unreferenced(connection, without_holds + drop) == ["a2-0", "a2-m", "a5-1"]  # a1-0 is still used by the other job
+    assert unreferenced(connection, without_holds + drop) == ["a2-0", "a2-m", "a5-1", "o6-3"]  # a1-0 is still used by the other job
 
 
 def test_a_hold_keeps_the_files_until_every_name_of_it_is_gone(connection):
-    history_of_both = [fact for fact in all_facts() if not (isinstance(fact, f.FileWritten) and fact.attempt == "a5")]
+    history_of_both = [fact for fact in all_facts() if not (isinstance(fact, f.FileWritten) and fact.attempt in ("a5", "o6"))]
     dropped = [*history_of_both, f.Dropped(job_id=J, seq=12, checkpoint_id=2, reason="user")]
     one_left = [*dropped, f.Unheld(job_id=J, seq=13, checkpoint_id=2, hold="audit")]
     none_left = [*one_left, f.Unheld(job_id=J, seq=14, checkpoint_id=2, hold="legal")]
@@ -166,6 +175,22 @@ def test_no_handle_of_the_line_lives_because_of_a_savepoint(connection):
 
 def test_a_file_without_handles_goes_and_one_of_an_owner_stays(connection):
     assert unreferenced(connection, [file(2, "f1"), file(2, "f2", scope=Scope.TASKOWNED, owner="wal")]) == ["f1"]
+
+
+def test_a_task_owned_file_goes_when_it_is_released_and_in_no_kept_interval(connection):
+    """By itself or with its owner; and not while a live checkpoint refers to it."""
+    rows = [file(2, f"o{n}", scope=Scope.TASKOWNED, owner="wal") for n in range(1, 5)]
+    used = [committed(2, "t1", 1, None), handle(2, "o3", scope=Scope.TASKOWNED), handle(2, "o4", scope=Scope.TASKOWNED)]
+    released = [f.Released(job_id=J, seq=3, attempt="o1", file_id=i) for i in ("o1", "o3")]
+    assert unreferenced(connection, [*rows, *used]) == []
+    assert unreferenced(connection, [*rows, *used, *released]) == ["o1"]
+    ends = [ended(4, "o2", Status.RELEASED), ended(4, "o3", Status.RELEASED), ended(4, "o4", Status.KILLED)]
+    assert unreferenced(connection, [*rows, *used, *released, *ends]) == ["o1", "o2"]
+    assert unreferenced(connection, [*rows, *used, *released, *ends, f.Dropped(job_id=J, seq=5, checkpoint_id=1, reason="r")]) == [
+        "o1",
+        "o2",
+        "o3",
+    ]
 
 
 def test_condemned_files_are_offered_again_until_they_are_gone(connection):

@@ -31,6 +31,9 @@ def test_the_layout_is_the_design_s() -> None:
     assert paths.native_directory(JOB, N, TOKEN, 3) == "jobs/flights-12345678/shared/42-0123456789abcdef-3"
     assert paths.streamed_file(JOB, N, TOKEN, 17, 0) == "jobs/flights-12345678/shared/42-0123456789abcdef-17-0.parquet"
     assert paths.exclusive_file(JOB, N, TOKEN, 3, "bin") == "jobs/flights-12345678/exclusive/42-0123456789abcdef-3-0.bin"
+    assert paths.shared_file(JOB, N, TOKEN, 3, "bin") == "jobs/flights-12345678/shared/42-0123456789abcdef-3-0.bin"
+    owned = "jobs/flights-12345678/taskowned/wal-7/0-0123456789abcdef-fedcba9876543210-0.bin"
+    assert paths.owned_file(JOB, "WAL 7", TOKEN, "fedcba9876543210") == owned
     assert paths.checkpoint_directory(JOB, CheckpointId(7)) == "jobs/flights-12345678/chk-7"
     assert paths.manifest_path(JOB, N) == "jobs/flights-12345678/chk-42/_metadata"
     assert paths.file_id(TOKEN, 3, 0) == "0123456789abcdef-3-0"
@@ -45,7 +48,10 @@ def test_what_an_attempt_writes_is_recognised_as_its_own(
     assert paths.parse(paths.native_directory(job, n, token, a) + below) == own
     assert paths.parse(paths.streamed_file(job, n, token, a, b) + below) == own
     assert paths.parse(paths.exclusive_file(job, n, token, a, "bin") + below) == own
+    assert paths.parse(paths.shared_file(job, n, token, a, "bin") + below) == own
     assert paths.parse(f"{paths.job_directory(job)}/taskowned/wal/{n}-{token}-1") == own
+    owned = AttemptPath(job_id=job, checkpoint_id=paths.NO_CHECKPOINT, attempt=token)
+    assert paths.parse(paths.owned_file(job, below, token, str(a).replace("-", "")) + draft) == owned
     savepoint = AttemptPath(job_id=job, checkpoint_id=None, attempt=token)
     assert paths.parse(f"{paths.job_directory(job)}/savepoints/before-upgrade-{token}/_metadata") == savepoint
     chk = ChkPath(job_id=job, checkpoint_id=n)
@@ -113,7 +119,8 @@ def test_a_draft_that_would_not_be_recognised_is_not_named() -> None:
 def test_directory_that_goes_with_a_file_is_of_the_same_attempt() -> None:
     for directory in (paths.native_directory(JOB, N, TOKEN, 0), paths.checkpoint_directory(JOB, N)):
         assert paths.attempt_directory(f"{directory}/x") == directory
-    for path in (paths.streamed_file(JOB, N, TOKEN, 0, 0), "holdfast.json", "ledger/_delta_log/0.json", "x", ""):
+    owned = paths.owned_file(JOB, "wal", TOKEN, "0")  # other owners of the name write beside it
+    for path in (paths.streamed_file(JOB, N, TOKEN, 0, 0), owned, "holdfast.json", "ledger/_delta_log/0.json", "x", ""):
         assert paths.attempt_directory(path) is None
 
 

@@ -35,6 +35,7 @@ CONTRACT = {
     "unreferenced_files": "file_id, job_id, path, size_bytes",
     "ack_metrics": "job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, sort_ms, rows",
     "maintenance_runs": "run_id, what, started_at, ended_at, outcome, figures",
+    "owners": "job_id, job, owner, attempt, opened_at, opened_by, process, files, total_bytes, referenced_files",
 }
 
 
@@ -48,6 +49,7 @@ EXPECTED = {
         (J, "a2", 2, "checkpoint", 1, J, 1, "committed", minute(3), "ann@host", minute(4), None),
         (J, "a3", 3, "checkpoint", 1, J, 2, "committed", minute(4), "ann@host", minute(10), None),
         (J, "a5", 5, "checkpoint", 1, J, 3, "aborted", minute(10), "ann@host", minute(11), "epoch 2 started"),
+        (J, "o6", None, "owner", None, None, None, "open", minute(8), "ann@host", None, None),
         (J, "s4", 4, "savepoint", None, J, 2, "committed", minute(8), "ann@host", minute(9), None),
         (K, "b1", 1, "checkpoint", 1, J, 2, "committed", minute(13), "ann@host", minute(14), None),
     ],
@@ -71,6 +73,8 @@ EXPECTED = {
         (J, None, "main", "per_route", None, 0, 127, "SHARED", 0, "base", None, "a2-0", 0, 10, "5a", 4, 10, None),
         (J, None, "main", "per_route", None, 0, 127, "SHARED", 0, "base", None, "a3-0", 0, 10, "5a", 10, None, None),
         (J, "s4", "", "", None, 0, 127, "EXCLUSIVE", 0, "manifest", None, "s4-m", 0, 10, "5a", 9, 10, None),
+        (J, None, "main", "per_route", None, 0, 127, "TASKOWNED", 0, "file", None, "o6-1", 0, 10, "5a", 10, None, None),
+        (J, None, "main", "per_route", None, 0, 127, "TASKOWNED", 0, "file", None, "o6-2", 0, 10, "5a", 10, None, None),
         (J, "s4", "main", "per_route", None, 0, 127, "EXCLUSIVE", 0, "base", None, "s4-0", 0, 10, "5a", 9, 10, None),
         (K, None, "", "", None, 0, 127, "EXCLUSIVE", 0, "manifest", None, "b1-m", 0, 10, "5a", 3, 4, None),
         (K, None, "main", "per_route", None, 0, 127, "SHARED", 0, "base", None, "a1-0", 0, 10, "5a", 3, None, None),
@@ -86,6 +90,9 @@ EXPECTED = {
         ("a5-1", J, "a5", f"jobs/{J}/a5-1", 100, "5a", "SHARED", None, "present"),
         ("b1-m", K, "b1", f"jobs/{K}/b1-m", 100, "5a", "EXCLUSIVE", None, "present"),
         ("o6-0", J, "o6", f"jobs/{J}/o6-0", 100, "5a", "TASKOWNED", "wal", "present"),
+        ("o6-1", J, "o6", f"jobs/{J}/o6-1", 100, "5a", "TASKOWNED", "wal", "present"),
+        ("o6-2", J, "o6", f"jobs/{J}/o6-2", 100, "5a", "TASKOWNED", "wal", "present"),
+        ("o6-3", J, "o6", f"jobs/{J}/o6-3", 100, "5a", "TASKOWNED", "wal", "present"),
         ("s4-0", J, "s4", f"jobs/{J}/s4-0", 100, "5a", "EXCLUSIVE", None, "present"),
         ("s4-m", J, "s4", f"jobs/{J}/s4-m", 100, "5a", "EXCLUSIVE", None, "present"),
     ],
@@ -95,6 +102,8 @@ EXPECTED = {
         (J, 2, "a2-m", f"jobs/{J}/a2-m", "EXCLUSIVE", False),
         (J, 3, "a3-0", f"jobs/{J}/a3-0", "SHARED", False),
         (J, 3, "a3-m", f"jobs/{J}/a3-m", "EXCLUSIVE", False),
+        (J, 3, "o6-1", f"jobs/{J}/o6-1", "TASKOWNED", False),
+        (J, 3, "o6-2", f"jobs/{J}/o6-2", "TASKOWNED", False),
         (J, 4, "s4-0", f"jobs/{J}/s4-0", "EXCLUSIVE", False),
         (J, 4, "s4-m", f"jobs/{J}/s4-m", "EXCLUSIVE", False),
         (K, 1, "a1-0", f"jobs/{J}/a1-0", "SHARED", True),
@@ -102,9 +111,10 @@ EXPECTED = {
     ],
     "holds": [(J, 2, "audit", "again", minute(7), "ann@host"), (J, 2, "legal", "case 7", minute(6), "ann@host")],
     "readers": [],
-    "unreferenced_files": [("a5-1", J, f"jobs/{J}/a5-1", 100)],
+    "unreferenced_files": [("a5-1", J, f"jobs/{J}/a5-1", 100), ("o6-3", J, f"jobs/{J}/o6-3", 100)],
     "ack_metrics": [(J, 1, "main", "per_route", 0, 20, 0, 7, 3, None, 2)],
     "maintenance_runs": [("r1", "vacuum", minute(20), minute(22), "done", "{}")],
+    "owners": [(J, "flights", "wal", "o6", minute(8), "ann@host", "host:1:2", 2, 200, 1)],
 }  # fmt: skip
 
 

@@ -44,8 +44,8 @@ class FaultyLedger:
     def make_durable(self) -> None:
         self.faults.run("make_durable", "", self.inner.make_durable)
 
-    def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None) -> Sequence[Fact]:
-        return self.faults.run("scan", "", lambda: self.inner.scan(kinds, job_id))
+    def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None, scope: str | None = None) -> Sequence[Fact]:
+        return self.faults.run("scan", "", lambda: self.inner.scan(kinds, job_id, scope))
 
     def has_operation(self, operation_id: str) -> bool:
         return self.faults.run("has_operation", operation_id, lambda: self.inner.has_operation(operation_id))

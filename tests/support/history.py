@@ -23,10 +23,10 @@ def minute(n: int) -> datetime:
     return T0 + timedelta(minutes=n)
 
 
-def opened(seq, attempt, checkpoint_id, parent, *, job=J, purpose=Purpose.CHECKPOINT, epoch=1, parent_job=J):
+def opened(seq, attempt, checkpoint_id, parent, *, job=J, purpose=Purpose.CHECKPOINT, epoch=1, parent_job=J, name=None, note=None):
     return f.AttemptOpened(
         job_id=job, seq=seq, attempt=attempt, checkpoint_id=checkpoint_id, purpose=purpose, epoch=epoch,
-        parent_job_id=parent_job if parent else None, parent_checkpoint_id=parent,
+        parent_job_id=parent_job if parent else None, parent_checkpoint_id=parent, name=name, note=note,
     )  # fmt: skip
 
 
@@ -94,7 +94,11 @@ def history() -> list[tuple[int, list[f.Fact]]]:
             f.Held(job_id=J, seq=6, checkpoint_id=2, hold="legal", note="case 7"),
         ]),
         (7, [f.Held(job_id=J, seq=7, checkpoint_id=2, hold="audit", note="again")]),
-        (8, [opened(8, "s4", 4, 2, purpose=Purpose.SAVEPOINT, epoch=None)]),
+        # o6 owns files: 0 was never referred to, 1 is, 2 is and was released, 3 was released before anything referred to it.
+        (8, [
+            opened(8, "s4", 4, 2, purpose=Purpose.SAVEPOINT, epoch=None),
+            opened(8, "o6", None, None, purpose=Purpose.OWNER, epoch=None, name="wal", note="host:1:2"),
+        ]),
         (9, [
             committed(9, "s4", 4, 2, is_savepoint=True, name="before-upgrade"), ended(9, "s4"),
             file(9, "s4-m", scope=exclusive), manifest(9, "s4-m", savepoint="s4"),
@@ -104,10 +108,14 @@ def history() -> list[tuple[int, list[f.Fact]]]:
         (10, [
             committed(10, "a3", 3, 2), ended(10, "a3"), opened(10, "a5", 5, 3), file(10, "a3-m", scope=exclusive), manifest(10, "a3-m"),
             file(10, "a3-0"), handle(10, "a3-0"), end(10, "a1-0", from_seq=3), end(10, "a2-0", from_seq=4),
+            file(10, "o6-1", scope=Scope.TASKOWNED, owner="wal"), handle(10, "o6-1", scope=Scope.TASKOWNED, role=Role.FILE),
+            file(10, "o6-2", scope=Scope.TASKOWNED, owner="wal"), handle(10, "o6-2", scope=Scope.TASKOWNED, role=Role.FILE),
         ]),
         (11, [
             f.Started(job_id=J, seq=11, epoch=2, parent_job_id=J, parent_checkpoint_id=2),
             ended(11, "a5", Status.ABORTED, "epoch 2 started"), file(11, "a5-0"), file(11, "a5-1"), file(11, "o6-0", scope=Scope.TASKOWNED, owner="wal"),
+            file(11, "o6-3", scope=Scope.TASKOWNED, owner="wal"), f.Released(job_id=J, seq=11, attempt="o6", file_id="o6-2"),
+            f.Released(job_id=J, seq=11, attempt="o6", file_id="o6-3"),
         ]),
         (12, [f.JobRegistered(job_id=K, seq=1, job="ports", max_parallelism=64)]),
         (13, [f.Started(job_id=K, seq=2, epoch=1, parent_job_id=J, parent_checkpoint_id=2), opened(2, "b1", 1, 2, job=K)]),
