@@ -237,8 +237,8 @@ def end_attempt(
     if attempt.opened.purpose is Purpose.OWNER:
         name = attempt.opened.name
         msg = (
-            f"attempt {token} of job {job.name!r} is the owner {name!r} of files that a task may need: nothing but its release ends it. If the task "
-            f"is gone for good, release it, catalog.release({job.name!r}, {name!r}) or `holdfast release`"
+            f"attempt {token} of job {job.name!r} is the owner {name!r} of files that a task may need: nothing but its release ends it. If "
+            f"the task is gone for good, release it, catalog.release({job.name!r}, {name!r}) or `holdfast release`"
         )
         raise RefusedError(msg)
     seq = job.seq + 1

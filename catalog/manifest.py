@@ -103,9 +103,13 @@ class Manifest:
         """Its own place, from where the paths of its files begin."""
         return paths.manifest_path(self.job_id, self.checkpoint_id) if self.savepoint is None else paths.MANIFEST_NAME
 
+    def in_given_order(self, info: StateInfo) -> list[Chunk]:
+        """The chunks of a state as its writer listed them."""
+        return [chunk for chunk in self.chunks if (chunk.operator, chunk.state) == info.key]
+
     def chunks_of(self, info: StateInfo) -> list[Chunk]:
         """The chunks of a state, lower layers first."""
-        return sorted((c for c in self.chunks if (c.operator, c.state) == info.key), key=lambda c: (c.layer, c.file_id, c.offset_bytes))
+        return sorted(self.in_given_order(info), key=lambda c: (c.layer, c.file_id, c.offset_bytes))
 
 
 def encode(manifest: Manifest) -> bytes:

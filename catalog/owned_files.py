@@ -54,14 +54,12 @@ def stored(owner: str, files: Iterable[OwnedFile]) -> list[StoredFile]:
 
 def require_written_by(job_id: JobId, owner: str, token: AttemptToken, files: Iterable[OwnedFile]) -> None:
     """Raises RefusedError for a file that this owner has not written: its place and its id say whose it is."""
+    own = paths.AttemptPath(job_id=job_id, checkpoint_id=paths.NO_CHECKPOINT, attempt=token)
     for file in files:
-        place = paths.parse(file.path)
-        if paths.token_of(file.file_id) == token and place == paths.AttemptPath(
-            job_id=job_id, checkpoint_id=paths.NO_CHECKPOINT, attempt=token
-        ):
+        if paths.token_of(file.file_id) == token and paths.parse(file.path) == own:
             continue
         msg = (
             f"file {file.name!r} ({file.path}) was not written by owner {owner!r} of job {job_id} (attempt {token}): a file is referred to "
-            "and released by its own owner alone, and a copy (in a savepoint, or after a start from one) by nobody: it goes with its checkpoints"
+            "and released by its own owner alone. A copy, of a savepoint or a start from one, is nobody's: it goes with its checkpoints"
         )
         raise RefusedError(msg)

@@ -25,9 +25,10 @@ from holdfast.catalog.errors import (
     UnsafeSettingsError,
     UsageError,
 )
-from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, KeepLast, OnEnd, Outcome
+from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, KeepLast, OnEnd, Outcome, OwnedFile
 from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.owners import Owner
 from holdfast.writers.restore import Checkpoint
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ __all__ = [
     "CheckpointResult",
     "Checkpoint",
     "CheckpointProperties",
+    "Owner",
+    "OwnedFile",
     "KeepLast",
     "KeepAll",
     "ChainLimit",

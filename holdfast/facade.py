@@ -1,7 +1,7 @@
 """The catalog as its users see it: the one place where storage, ledger, writers and cleanup are put together."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -14,12 +14,23 @@ from holdfast.catalog.errors import DamagedFileError, NotFoundError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
+from holdfast.catalog.processes import this_process
 from holdfast.catalog.queries import SqlQueries
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, AttemptToken, ChainLimit, CheckpointId, KeepLast, OnEnd, Retention, Status
+from holdfast.catalog.types import (
+    MAX_PARALLELISM_LIMIT,
+    AttemptToken,
+    ChainLimit,
+    CheckpointId,
+    KeepLast,
+    OnEnd,
+    OwnedFile,
+    Retention,
+    Status,
+)
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
@@ -27,6 +38,7 @@ from holdfast.writers.beginnings import Mode, Start, beginning, open_manifest_at
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.leases import Lease
+from holdfast.writers.owners import Owner, own, release
 from holdfast.writers.pins import Pins
 from holdfast.writers.registration import register_job, require_policies
 from holdfast.writers.restore import Checkpoint, kept_by, open_committed
@@ -183,10 +195,37 @@ class Catalog:
         self._transactor.run(lambda state: lifecycle.drop(state, _ref(state, job, checkpoint_id), reason))
 
     def kill(self, job: str, attempt: str, reason: str = "killed by an operator") -> None:
-        """End an open attempt whose process seems gone. A wrong guess is safe: that attempt's commit fails, and it may begin another."""
+        """End an open attempt whose process seems gone. A wrong guess is safe: that attempt's commit fails, and it may begin another.
+
+        Raises AttemptEndedError, and RefusedError for an owner of files, which is released and not killed.
+        """
         self._transactor.run(
             lambda state: lifecycle.end_attempt(state, state.job_named(job).job_id, AttemptToken(attempt), Status.KILLED, reason)
         )
+
+    # ---- files of tasks ----------------------------------------------------------------------------------------------
+
+    def own(self, job: str, owner: str) -> Owner:
+        """Open an owner of files, by a name of the job's tasks; or go on with it, if it is open: a task that was started again does.
+
+        It goes on whatever becomes of the process that opened it, of coordinators and of checkpoints, until it is released.
+        Raises:
+            NotFoundError: there is no such job.
+            AlreadyExistsError: the job had an owner of this name, which was released: names never come back.
+        """
+        return own(self._transactor, self._storage, self._environment, job, owner, this_process())
+
+    def release(self, job: str, owner: str, files: Sequence[OwnedFile] | None = None) -> None:
+        """Say that the owner needs these files no more; without `files`, that it needs none, and ends. Called by the task that owns them,
+        wherever it runs; by an operator, for a task that is gone for good.
+
+        A file goes when it is released and no live or pinned checkpoint has it. A checkpoint in the making that has just begun to refer to
+        it is aborted. Releasing again does nothing.
+        Raises:
+            NotFoundError: the job never had such an owner.
+            RefusedError: a file is not one that this owner wrote; nothing was released.
+        """
+        release(self._transactor, job, owner, files)
 
     # ---- savepoints and copies ------------------------------------------------------------------------------------------
 

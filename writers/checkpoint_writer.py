@@ -23,6 +23,7 @@ from holdfast.catalog.types import (
     Chunk,
     FileId,
     JobId,
+    OwnedFile,
     Retention,
     StateInfo,
     StoredFile,
@@ -31,6 +32,7 @@ from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_state
 from holdfast.writers.increments import CALLS, ParentState, Written, bytes_of, in_full, with_reused
 from holdfast.writers.manifest_file import store_manifest
+from holdfast.writers.owners import Owner, owner_name, refer_to
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import SparkStateWriter, StateWriter
@@ -94,6 +96,7 @@ class CheckpointWriter:
         self._removed: set[tuple[str, str]] = set()
         self._unfinished: set[tuple[str, str]] = set()  # a write began and has not ended well
         self._acks: list[Ack] = []
+        self._owned: tuple[StoredFile, ...] = ()
         self._calls = 0
         self._sealed = False
         self.result: CheckpointResult | None = None
@@ -160,6 +163,20 @@ class CheckpointWriter:
         info = StateInfo(operator=context.operator, state=state, format="bytes", total_bytes=ack.metrics.bytes_written)
         self._take(in_full([ack], info), context)
 
+    def task_owned(self, owner: Owner, files: Sequence[OwnedFile]) -> None:
+        """Refer to these files of an owner, in this order, as the state of the owner's name. Nothing is uploaded: they are durable.
+
+        They stay while a live or pinned checkpoint has them, and until their owner releases them. Files that the parent has in this state
+        may be among them, whoever wrote them. The commit requires that the others are still unreleased.
+        Raises:
+            UsageError: this is no owner, these are no files of owners, or two have one name.
+            RefusedError: a file is another owner's, the owner is another job's, or the state is already written in this checkpoint.
+        """
+        context = self._context(owner_name(owner), ())
+        written, owned = refer_to(owner, files, context, self._parent_state(context))
+        self._owned += owned
+        self._take(written, context)
+
     def remove(self, state: str) -> None:
         """End a state of the parent: this checkpoint does not carry it. Raises NotFoundError if the parent has none of this name."""
         key = self._free_key(state)
@@ -210,6 +227,7 @@ class CheckpointWriter:
             progress=self._progress,
             retention=retention,
             next_attempt=next_attempt,
+            owned=self._owned,
         )
         return request, manifest
 
@@ -225,7 +243,7 @@ class CheckpointWriter:
     def _manifest(self, states: tuple[StateInfo, ...], content: tuple[Chunk, ...]) -> Manifest:
         files: dict[FileId, StoredFile] = {
             **(self._parent.files if self._parent else {}),
-            **{file.file_id: file for file in self.acked_files},
+            **{file.file_id: file for file in (*self.acked_files, *self._owned)},
         }
         used = {chunk.file_id for chunk in content}
         return Manifest(

@@ -84,13 +84,15 @@ def _are_names(given: object) -> bool:
 def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> tuple[list[Ack], StateInfo]:
     """Copy every file of a state, verified by its digest on the way, and describe it under the context's name. Layers are kept.
 
+    The copies are the checkpoint's own: of task-owned files too, which then nobody has to release.
+
     Raises:
         DamagedFileError: a file of the source is missing or is not what was committed.
     """
-    scope = Scope.EXCLUSIVE if info.format == "bytes" else Scope.SHARED
+    scope = Scope.EXCLUSIVE if info.format == "bytes" or context.metadata.is_savepoint else Scope.SHARED
     files: dict[FileId, StoredFile] = {}
     chunks: list[Chunk] = []
-    for number, chunk in enumerate(source.manifest.chunks_of(info)):
+    for number, chunk in enumerate(source.manifest.in_given_order(info) if info.format == "files" else source.manifest.chunks_of(info)):
         moved = replace(chunk, operator=context.operator, state=context.state, scope=scope)
         if chunk.inline is not None:
             chunks.append(replace(moved, file_id=paths.file_id(context.attempt, context.call, f"i{number}")))
@@ -142,6 +144,10 @@ def _copy_file(source: Checkpoint, file: StoredFile, scope: Scope, number: int, 
 
 def _path(file: StoredFile, scope: Scope, number: int, context: UploadContext) -> str:
     task, extension = f"{context.call}_copy{number}", file.path.rpartition(".")[2]
+    if context.directory is not None:
+        return f"{context.directory}/{task}.{extension}"
+    if extension == paths.OWNED_EXTENSION:
+        return paths.shared_file(context.job_id, context.metadata.checkpoint_id, context.attempt, task, extension)
     if scope is Scope.EXCLUSIVE:
         return paths.exclusive_file(context.job_id, context.metadata.checkpoint_id, context.attempt, task, extension)
     return paths.streamed_file(context.job_id, context.metadata.checkpoint_id, context.attempt, task, 0)

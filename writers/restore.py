@@ -15,8 +15,9 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, StateInfo
+from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, OwnedFile, StateInfo
 from holdfast.writers.leases import Lease
+from holdfast.writers.owners import described
 from holdfast.writers.read_plan import file_rows
 
 if TYPE_CHECKING:
@@ -164,6 +165,28 @@ class Checkpoint:
         with _drops_are_told(f"checkpoint {self.checkpoint_id} of job {self.job!r}", self._is_kept, why):
             yield
 
+    def owned_files(self, state: str) -> tuple[OwnedFile, ...]:
+        """The files of a state written by `task_owned`, in the order in which it was given them.
+
+        Raises NotFoundError, RefusedError (the state is no state of files).
+        """
+        info, files = self._state(state, "files"), self.manifest.files
+        return tuple(described(chunk, files[chunk.file_id]) for chunk in self.manifest.in_given_order(info))
+
+    def read_file(self, state: str, name: str) -> bytes:
+        """The bytes of one file of a state written by `task_owned`, by its name, verified.
+
+        Raises as `read_bytes`; NotFoundError also where the state has no such file.
+        """
+        info = self._state(state, "files")
+        chunks = {chunk.name: chunk for chunk in self.manifest.in_given_order(info)}
+        if name not in chunks:
+            names = ", ".join(map(repr, chunks)) or "none"
+            msg = f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r} has no file {name!r}; it has: {names}"
+            raise NotFoundError(msg)
+        with self._drops_are_told():
+            return self._chunk_bytes(chunks[name])
+
     def _chunk_bytes(self, chunk: Chunk) -> bytes:
         if chunk.inline is not None:
             return chunk.inline  # verified with the manifest
@@ -187,7 +210,7 @@ class Checkpoint:
             msg = f"checkpoint {self.checkpoint_id} of job {self.job!r} has no state {state!r}; it has: {', '.join(self.states) or 'none'}"
             raise NotFoundError(msg)
         if info.format != format_:
-            call = "read_bytes" if info.format == "bytes" else "read"
+            call = {"bytes": "read_bytes", "files": "owned_files or read_file"}.get(info.format, "read")
             msg = f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r} has format {info.format!r}: use {call}"
             raise RefusedError(msg)
         return info

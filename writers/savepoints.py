@@ -30,7 +30,7 @@ from holdfast.catalog.storage_prefix import PrefixStorage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, Chunk, KeepAll, Scope, StateInfo, Status, StoredFile
 from holdfast.writers.bytes_writer import write_bytes
-from holdfast.writers.copying import copy_object
+from holdfast.writers.copying import copy_object, copy_state
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
 from holdfast.writers.savepoint_places import DATA, delete_own, own_files, require_outside_catalogs, require_writable
@@ -109,6 +109,10 @@ class SavepointFiles:
         if info.format == "bytes":
             self.acks.append(write_bytes(source.read_bytes(info.state), context, self.environment))
             return info
+        if info.format == "files":
+            acks, described = copy_state(source, info, context)
+            self.acks.extend(acks)
+            return described
         acks, described = self.state_writer.write(self.read_state(info), context)
         self.acks.extend(acks)
         return described
@@ -269,7 +273,7 @@ def spark_reader(spark: "SparkSession | None") -> OpenStates:
 
     def open_states(source: Checkpoint) -> ReadState:
         session: Any = spark or _active_session()
-        frame = next((info.state for info in source.manifest.states if info.format != "bytes"), None)
+        frame = next((info.state for info in source.manifest.states if info.format == "parquet"), None)
         if session is None and frame is not None:
             msg = (
                 f"state {frame!r} of {source!r} is a DataFrame, which Spark has to write anew, and there is no active Spark session (the "
