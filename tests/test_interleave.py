@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.catalog.errors import AttemptEndedError, FencedError, HoldfastError, RefusedError
+from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, HoldfastError, RefusedError
 from holdfast.catalog.types import KeepAll, KeepLast, Purpose
 from tests.support import scenes
 from tests.support.invariants import assert_catalog_sound
 from tests.support.scenes import SCENES, Scene, later_checkpoint, open_checkpoint_attempt, resume
-from tests.support.world import State, World
+from tests.support.world import Logs, State, World
 
 OTHERS: dict[str, State] = {"planes": [b"by another"], "offsets": b"other"}
 
@@ -84,11 +84,24 @@ def read(scene: Scene) -> None:
     scene.world.process().pin(max(scene.world.job().live))
 
 
+def release_logs(scene: Scene) -> None:
+    """The owner lets go of everything that it has written so far, and a cleanup comes by."""
+    process = scene.world.process()
+    process.release_logs(Logs(process.own(), dict(scene.world.owned)))
+    vacuum_then_scrub(scene)
+
+
+def release_owner(scene: Scene) -> None:
+    """An operator takes the task for dead, and releases its owner; a cleanup comes by."""
+    scene.world.process().release_owner()
+    vacuum_then_scrub(scene)
+
+
 OPERATIONS: dict[str, Callable[[Scene], None]] = {
     operation.__name__: operation
     for operation in (
         vacuum, stale_vacuum, scrub, vacuum_then_scrub, second_coordinator, second_coordinator_and_cleanup, rolled_back_coordinator,
-        drop, kill, hold, read,
+        drop, kill, hold, read, release_logs, release_owner,
     )
 }  # fmt: skip
 
@@ -153,7 +166,9 @@ def test_between_any_two_calls_of_a_commit(operation: Callable[[Scene], None]) -
 @pytest.mark.parametrize("prepare", SCENES.values(), ids=SCENES)
 def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callable[[], Scene]) -> None:
     """The commit is by the job's own coordinator, where the scene has one that does not act itself; else by a new one, with a cleanup."""
-    if prepare in (scenes.first_checkpoint, scenes.later_checkpoint, scenes.checkpoint_after_others, scenes.abort, scenes.close):
+    if prepare in (
+        scenes.first_checkpoint, scenes.later_checkpoint, scenes.checkpoint_after_others, scenes.abort, scenes.close, scenes.task_owned,
+    ):  # fmt: skip
         between, allowed = second_coordinator_and_cleanup, (FencedError, scenes.Boom)
     elif prepare is scenes.register_and_start:
         between, allowed = second_coordinator, ()
@@ -175,6 +190,32 @@ def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callab
             raise
         n += 1
     assert n > 3
+
+
+@pytest.mark.parametrize(
+    "operation", [release_logs, release_owner, vacuum_then_scrub, second_coordinator_and_cleanup, rolled_back_coordinator]
+)
+def test_between_any_two_calls_of_a_task_that_writes_refers_and_releases(operation: Callable[[Scene], None]) -> None:
+    """Release against an attempt in flight, at every call: the checkpoint is committed with the file there, or refused."""
+    refusals = {release_logs: {RefusedError}, release_owner: {RefusedError, AlreadyExistsError}, vacuum_then_scrub: set()}
+    allowed = refusals.get(operation, {FencedError})
+    n, outcomes = 1, set()
+    while True:
+        scene, raised, calls = run_with(scenes.task_owned, n, operation)
+        if calls < n:
+            break
+        try:
+            assert raised is None or type(raised) in allowed, f"it was told {raised!r}"
+            if isinstance(raised, RefusedError):
+                assert "of owner 'wal': it was released meanwhile" in str(raised)
+            assert_catalog_sound(scene.world)
+            resume(scene.world)
+        except BaseException as error:
+            error.add_note(f"{operation.__name__} before call {n}: {scene.actor.faults.log}")
+            raise
+        outcomes.add(type(raised))
+        n += 1
+    assert outcomes == {*allowed, type(None)}
 
 
 def own_coordinator(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""The races that the design (section 5) says a test must name, each as a story. Those of savepoints, owners and merges come with them."""
+"""The races that the design (section 5) says a test must name, each as a story. Those of savepoints and merges come with them."""
 
 import pytest
 
@@ -105,6 +105,43 @@ def test_a_kill_that_a_commit_overtakes_is_told_so_and_kills_nothing(world: Worl
     with pytest.raises(AttemptEndedError, match="already committed"):
         operator.kill(token)
     assert world.job().attempts[token].status is Status.COMMITTED
+    resume(world)
+
+
+def test_a_release_that_overtakes_a_commit_has_its_file_not_referred_to(world: World) -> None:
+    """Release against an attempt in flight. A checkpoint refers to a file; its task takes it for lost, lets go of the file, and a vacuum
+    deletes it before the commit. The commit looks again, is refused with the file's name, and its attempt is aborted; the next one works."""
+    process, task = world.process(), world.process()
+    coordinator = process.coordinate()
+    logs = task.log(task.own(), b"log 1")
+
+    def release() -> None:
+        task.release_logs(logs)
+        assert world.process().vacuum().deleted_files == 1
+
+    with pytest.raises(
+        RefusedError, match=r"checkpoint 1 of job 'flights' cannot refer to file 'log 1' .* of owner 'wal': it was released"
+    ):
+        with coordinator.checkpoint() as writer:
+            write_states(writer, {"wal": logs})
+            at_first(process, "append", release)
+    assert world.job().attempts[writer.attempt].status is Status.ABORTED
+    assert process.checkpoint(coordinator, {"wal": task.log(logs.owner, b"log 2")}) == 2
+    assert_catalog_sound(world)
+    resume(world)
+
+
+def test_a_release_that_a_commit_overtakes_leaves_the_file_to_the_checkpoint(world: World) -> None:
+    """Release against an attempt in flight, the other way round: the file goes with the last checkpoint that has it."""
+    process, task = world.process(), world.process()
+    coordinator = process.coordinate()
+    logs = task.log(task.own(), b"log 1")
+    at_first(task, "append", lambda: process.checkpoint(coordinator, {"wal": logs}))
+    task.release_logs(logs)
+    world.process().vacuum()
+    assert world.states_of(1) == {"wal": b"log 1"}
+    process.checkpoint(coordinator, {"wal": None})
+    assert world.process().vacuum().deleted_files == 2  # and a manifest
     resume(world)
 
 

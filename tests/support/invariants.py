@@ -8,7 +8,7 @@ broken for one moment is broken.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -57,13 +57,21 @@ class Evidence:
     storage: Storage
     calls: Sequence[StorageCall] = ()
     acknowledged: Sequence[Acknowledgement] = ()
+    owned: Mapping[str, bytes] = field(default_factory=dict)  # by path: what an owner was told it has, and did not begin to release
 
 
 def assert_catalog_sound(source: Any) -> None:
     """Every invariant holds, now and at every version before. The error names the invariant and the ids."""
     evidence = evidence_of(source)
     references = References.of([fact for facts in evidence.versions for fact in facts])
-    for check in (i1_files_exist, i3_deletions_were_condemned, i4_tokens_are_known, i6_gone_was_deleted, i7_acknowledged_is_there):
+    for check in (
+        i1_files_exist,
+        i1_owners_have_their_files,
+        i3_deletions_were_condemned,
+        i4_tokens_are_known,
+        i6_gone_was_deleted,
+        i7_acknowledged_is_there,
+    ):
         check(evidence, references)
     i5_attempts_end_once(evidence)
     i8_manifests_agree(evidence, references)
@@ -113,6 +121,14 @@ def i1_files_exist(evidence: Evidence, references: References) -> None:
             raise AssertionError(f"{where}: {row.path} is missing") from None
         assert (found.size_bytes, found.sha256) == (row.size_bytes, row.sha256), f"{where}: {row.path} has other bytes"
         assert handle.offset_bytes + handle.length_bytes <= row.size_bytes, f"{where} lies beyond the end of {row.path}"
+
+
+def i1_owners_have_their_files(evidence: Evidence, _: References) -> None:
+    """What an owner wrote is there until it releases it, whatever checkpoints, coordinators and cleaners do."""
+    found = {stored.path for stored in evidence.storage.list("")}
+    for path, data in evidence.owned.items():
+        assert path in found, f"I1: {path} is an owner's that has not released it, and is gone"
+        assert evidence.storage.read(path) == data, f"I1: {path} of an owner has other bytes than it wrote"
 
 
 def i1_nothing_kept_is_condemned(version: int, references: References) -> None:
@@ -295,7 +311,9 @@ def read_states(manifest: Manifest, storage: Storage) -> dict[str, bytes]:
     """
     states = {}
     for info in manifest.states:
-        seen = seen_chunks(manifest.chunks_of(info), manifest.max_parallelism)
+        seen = manifest.in_given_order(info)
+        if info.format != "files":
+            seen = seen_chunks(manifest.chunks_of(info), manifest.max_parallelism)
         states[info.state] = b"".join(_bytes_of(chunk, manifest, storage) for chunk in sorted(seen, key=lambda chunk: chunk.layer))
     return states
 

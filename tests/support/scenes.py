@@ -14,7 +14,7 @@ from holdfast.writers.beginnings import Mode
 from holdfast.writers.coordinator import Coordinator
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
-from tests.support.world import JOB, Process, State, World, foreign_file, late_upload, write_states
+from tests.support.world import JOB, Logs, Process, State, World, foreign_file, late_upload, write_states
 
 OTHER_JOB = "what-if"
 BIG = b"x" * 20_001  # of bytes: a file of its own
@@ -38,6 +38,7 @@ class Scene:
     coordinator: Coordinator | None = None
     plan: VacuumPlan | None = None
     before: dict[str, bytes] = field(default_factory=dict)  # the head's states before the act
+    logs: Logs | None = None  # of the head, by the owner `wal`
 
 
 def empty_catalog() -> Scene:
@@ -49,16 +50,21 @@ def used_catalog() -> Scene:
     """Checkpoints 1 (dropped, its files garbage), 2 and 4 (live, 4 the head), an aborted attempt 3 with an orphan, a stranger's file.
 
     A vacuum once ran half-way: one file is condemned and still there. The coordinator of the acting process is on 4.
+    A task owns four files: 1 is released and in 1 and 2, 2 in all of them, 3 is only in 4, and 4 in none.
     """
     world = World()
     foreign_file(world)
     actor = world.process()
     coordinator = actor.coordinate(retention=KeepLast(2))
-    actor.checkpoint(coordinator, FIRST)
-    actor.checkpoint(coordinator, SECOND, {"week": 2})
+    owner = actor.own()
+    one, two, three, _ = (actor.log(owner, data) for data in (b"log 1", b"log 2", b"log 3", b"log 4"))
+    actor.checkpoint(coordinator, {**FIRST, "wal": both(one, two)})
+    actor.checkpoint(coordinator, {**SECOND, "wal": both(two, one)}, {"week": 2})
+    actor.release_logs(one)
     aborted = fail_checkpoint(coordinator)
     late_upload(world, aborted)
-    actor.checkpoint(coordinator, {"offsets": b"4", "planes": [b"p4"]})
+    logs = both(two, three)
+    actor.checkpoint(coordinator, {"offsets": b"4", "planes": [b"p4"], "wal": logs})
     crashed = world.process()
     plan = crashed.plan_vacuum()
     crashed.arm(on_call=lambda _, verb, path: crashed.faults.die() if (verb, path) == ("delete", plan.unreferenced[1].path) else None)
@@ -66,7 +72,12 @@ def used_catalog() -> Scene:
         crashed.vacuum(plan)
     assert crashed.faults.dead
     assert len(world.process().plan_vacuum().condemned) == len(plan.unreferenced)
-    return Scene(world, actor, coordinator=coordinator, plan=plan, before=world.states_of(4))
+    return Scene(world, actor, coordinator=coordinator, plan=plan, before=world.states_of(4), logs=logs)
+
+
+def both(first: Logs, second: Logs) -> Logs:
+    """The files of both, of one owner."""
+    return Logs(first.owner, {**first.files, **second.files})
 
 
 def fail_checkpoint(coordinator: Coordinator) -> AttemptOpened:
@@ -208,6 +219,55 @@ def dispose() -> Scene:
     return scene
 
 
+def own() -> Scene:
+    """A new owner."""
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    scene.act = lambda: scene.actor.own("spill")
+    return scene
+
+
+def task_owned() -> Scene:
+    """A task writes a file, and a checkpoint refers to it; then the task releases an older one, which the checkpoint before has."""
+    scene = used_catalog()
+    coordinator, logs = scene.coordinator, scene.logs
+    assert coordinator is not None
+    assert logs is not None
+    older, newer = ((file, data) for file, data in logs.files.items())
+
+    def act() -> None:
+        owner = scene.actor.own()
+        new = scene.actor.log(owner, b"log 5")
+        scene.actor.checkpoint(coordinator, {"offsets": b"5", "wal": both(new, Logs(owner, dict([newer])))})
+        scene.actor.release_logs(Logs(owner, dict([older])))
+
+    scene.act = act
+    return scene
+
+
+def release_files() -> Scene:
+    """Of the head, of an older checkpoint, and one that no checkpoint has."""
+    scene = used_catalog()
+    logs = scene.logs
+    assert logs is not None
+    scene.actor = scene.world.process()
+
+    def act() -> None:
+        owner = scene.actor.own()
+        scene.actor.release_logs(both(logs, scene.actor.log(owner, b"never referred to")))
+
+    scene.act = act
+    return scene
+
+
+def release_owner() -> Scene:
+    """By an operator."""
+    scene = used_catalog()
+    scene.actor = scene.world.process()
+    scene.act = scene.actor.release_owner
+    return scene
+
+
 def fork() -> Scene:
     return _other_job("fork")
 
@@ -241,7 +301,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
     scene.__name__: scene
     for scene in (
         first_checkpoint, later_checkpoint, checkpoint_after_others, abort, close, vacuum, scrub, drop, hold, unhold, kill, restore, start, register_and_start,
-        savepoint, dispose, fork, no_claim, claim,
+        savepoint, dispose, own, task_owned, release_files, release_owner, fork, no_claim, claim,
     )
 }  # fmt: skip
 
@@ -274,6 +334,12 @@ def resume(world: World) -> int:
     for held, name in sorted(world.job().holds):
         process.unhold(held, name)
         process.drop(held)
+    process.vacuum()
+    process.scrub()
+    assert_catalog_sound(world)  # of owners that are open too
+    for owner in [owner.opened.name for owner in world.job().owners.values()]:
+        assert owner is not None
+        process.release_owner(owner)
     process.vacuum()
     process.scrub()
     assert_catalog_sound(world)

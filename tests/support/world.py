@@ -34,6 +34,7 @@ from holdfast.catalog.types import (
     Chunk,
     JobId,
     KeepLast,
+    OwnedFile,
     Purpose,
     Retention,
     Role,
@@ -49,6 +50,7 @@ from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.increments import ParentState, Written, in_full, on_parent
+from holdfast.writers.owners import Owner, own, release
 from holdfast.writers.registration import register_job
 from holdfast.writers.restore import Checkpoint, load_committed, place_of
 from holdfast.writers.savepoints import SavepointWriter
@@ -61,7 +63,16 @@ from tests.support.invariants import Acknowledgement, Evidence, StorageCall, rea
 JOB = "flights"
 KEEP_ONE = KeepLast(1)
 
-State = bytes | list[bytes] | None  # small state, the files of a DataFrame, or its removal
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """A state that is files of an owner, with what is in each of them."""
+
+    owner: Owner
+    files: Mapping[OwnedFile, bytes]
+
+
+State = bytes | list[bytes] | Logs | None  # small state, the files of a DataFrame, those of an owner, or its removal
 BEGAN = datetime(2013, 1, 1, tzinfo=UTC)
 
 
@@ -190,6 +201,7 @@ class World:
     log: MemoryLog = field(default_factory=MemoryLog)
     objects: MemoryStorage = field(default_factory=MemoryStorage)
     acknowledged: list[Acknowledgement] = field(default_factory=list)
+    owned: dict[OwnedFile, bytes] = field(default_factory=dict)  # what an owner was told it has, and did not begin to release
     storage: RecordingStorage = field(init=False)
     processes: int = 0
     _given: int = 0
@@ -205,7 +217,13 @@ class World:
 
     def evidence(self) -> Evidence:
         versions = [commit.facts for commit in self.log.commits]
-        return Evidence(versions=versions, storage=self.objects, calls=self.storage.calls, acknowledged=self.acknowledged)
+        return Evidence(
+            versions=versions,
+            storage=self.objects,
+            calls=self.storage.calls,
+            acknowledged=self.acknowledged,
+            owned={file.path: data for file, data in self.owned.items()},
+        )
 
     def references(self) -> References:
         """Everything that the ledger says now."""
@@ -298,12 +316,35 @@ class Process:
             write_states(writer, states)
             if writer._parent_ref != (Ref(latest.manifest.job_id, latest.checkpoint_id) if latest else None):
                 raise AssertionError("the attempt is not on the checkpoint that latest() showed")
-        expected |= {name: b"".join(state) if isinstance(state, list) else state for name, state in states.items() if state is not None}
+        expected |= {name: _told(state) for name, state in states.items() if state is not None}
         kept = {name: data for name, data in expected.items() if states.get(name, b"") is not None}
         assert writer.result is not None
         number = writer.result.checkpoint_id
         self.world.acknowledged.append(Acknowledgement(job_id=coordinator.job_id, checkpoint_id=number, states=kept))
         return number
+
+    def own(self, name: str = "wal", job: str = JOB) -> Owner:
+        """An owner, opened or gone on with."""
+        return own(self.transactor, self.storage, self.environment, job, name, None)
+
+    def log(self, owner: Owner, *data: bytes) -> Logs:
+        """Files that an owner writes, each with these bytes and named by them. One that was released does not know, and nobody keeps them."""
+        files = {owner.write(each.decode(), each): each for each in data}
+        if owner.attempt in self.world.job(owner.job).owners:
+            self.world.owned |= files
+        return Logs(owner, files)
+
+    def release_logs(self, logs: Logs, job: str = JOB) -> None:
+        """Release files of an owner."""
+        for file in logs.files:
+            self.world.owned.pop(file, None)
+        release(self.transactor, job, logs.owner.name, [*logs.files])
+
+    def release_owner(self, name: str = "wal", job: str = JOB) -> None:
+        """End an owner, and with it all of its files."""
+        token = self.transactor.fresh().job_named(job).owner_names[name]
+        self.world.owned = {file: data for file, data in self.world.owned.items() if not paths.is_of(token, file.file_id)}
+        release(self.transactor, job, name, None)
 
     def open_beside(self, coordinator: Coordinator, parent: int | None) -> CheckpointWriter:
         """An attempt of the coordinator's epoch beside its own, as overlapping checkpoints are."""
@@ -410,13 +451,23 @@ def _parts(source: Checkpoint, info: StateInfo) -> list[bytes]:
     return [source.storage.read(source.manifest.files[chunk.file_id].path) for chunk in source.manifest.chunks_of(info)]
 
 
+def _told(state: bytes | list[bytes] | Logs) -> bytes:
+    """The bytes of a state as its writer gave them."""
+    if isinstance(state, Logs):
+        return b"".join(state.files.values())
+    return b"".join(state) if isinstance(state, list) else state
+
+
 def write_states(writer: CheckpointWriter, states: Mapping[str, State]) -> None:
-    """Write, or remove, each state: bytes as small state, a list as a DataFrame of so many files."""
+    """Write, or remove, each state: bytes as small state, a list as a DataFrame of so many files, logs by their owner."""
     for name, state in states.items():
         if state is None:
             writer.remove(name)
         elif isinstance(state, bytes):
             writer.write_bytes(name, state)
+        elif isinstance(state, Logs):
+            assert name == state.owner.name
+            writer.task_owned(state.owner, [*state.files])
         else:
             writer.write(name, state)
 
