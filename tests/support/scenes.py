@@ -228,7 +228,7 @@ def own() -> Scene:
 
 
 def task_owned() -> Scene:
-    """A task writes a file, and a checkpoint refers to it; then the task releases an older one, which the checkpoint before has."""
+    """A task writes a file, and releases an older one, which the head has; then a checkpoint refers to the new one."""
     scene = used_catalog()
     coordinator, logs = scene.coordinator, scene.logs
     assert coordinator is not None
@@ -238,8 +238,8 @@ def task_owned() -> Scene:
     def act() -> None:
         owner = scene.actor.own()
         new = scene.actor.log(owner, b"log 5")
-        scene.actor.checkpoint(coordinator, {"offsets": b"5", "wal": both(new, Logs(owner, dict([newer])))})
         scene.actor.release_logs(Logs(owner, dict([older])))
+        scene.actor.checkpoint(coordinator, {"offsets": b"5", "wal": both(new, Logs(owner, dict([newer])))})
 
     scene.act = act
     return scene
