@@ -93,7 +93,10 @@ class Transactor:
                         raise
                     self._catch_up()
                     transaction = decide(self._state)
-                if not transaction.facts or self._commit(transaction):  # nothing to say: it already is so
+                if not transaction.facts:  # it already is so, by a commit whose writer may have died before it was durable
+                    self._make_durable()
+                    return transaction.result
+                if self._commit(transaction):
                     return transaction.result
                 fresh = True
                 self._environment.pause(race)

@@ -35,6 +35,7 @@ def test_the_histories_have_garbage_of_every_kind() -> None:
     found = [find_garbage(References.of([f for c in history(seed, rest=False).log.commits for f in c.facts])) for seed in range(30)]
     assert sum(bool(garbage.unreferenced) for garbage in found) > 10
     assert any(garbage.condemned for garbage in found)
+    assert sum("/taskowned/" in file.path for garbage in found for file in garbage.unreferenced) > 3
 
 
 def _by_sql(facts: Sequence[Fact]) -> tuple[list[GarbageFile], list[GarbageFile]]:

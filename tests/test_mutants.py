@@ -279,6 +279,44 @@ def test_a_commit_is_read_back_and_synced_before_it_is_told() -> None:
     assert verbs[first : first + 3] == ["append", "refresh", "make_durable"]
 
 
+def test_an_owner_keeps_its_files_when_the_coordinator_is_started_again() -> None:
+    """A task has written a log that no checkpoint has yet. The driver dies, another takes the job over, and a scrub comes by."""
+    world = World()
+    process = world.process()
+    process.coordinate()
+    process.log(process.own(), b"log 1")
+    process.coordinate()
+    process.scrub()
+    assert_catalog_sound(world)
+
+
+def test_an_owner_keeps_its_files_when_their_last_checkpoint_goes() -> None:
+    """Retention drops the one checkpoint that has the log, and a vacuum comes by. The task may need it for the next."""
+    world = World()
+    process = world.process()
+    coordinator = process.coordinate()
+    logs = process.log(process.own(), b"log 1")
+    process.checkpoint(coordinator, {"wal": logs})
+    process.checkpoint(coordinator, {"wal": None})
+    process.vacuum()
+    assert_catalog_sound(world)
+    process.checkpoint(coordinator, {"wal": logs})
+    assert world.states_of(3) == {"wal": b"log 1"}
+
+
+def test_a_commit_refers_to_no_file_that_was_released_meanwhile() -> None:
+    """The driver has the file's name from the task, which has let go of it since, and a vacuum was there."""
+    world = World()
+    process = world.process()
+    coordinator = process.coordinate()
+    logs = process.log(process.own(), b"log 1")
+    with suppress(RefusedError), coordinator.checkpoint() as writer:
+        write_states(writer, {"wal": logs})
+        process.release_logs(logs)
+        process.vacuum()
+    assert_catalog_sound(world)
+
+
 def _commit_without_sync(world: World) -> None:
     """Checkpoint 1, acknowledged; then checkpoint 2, which drops 1, by a process that dies between the commit and its sync."""
     process = world.process()
@@ -327,6 +365,9 @@ STORIES: dict[str, tuple[Callable[[], None], ...]] = {
     "scrub_spares_open": (test_a_scrub_spares_what_is_being_written,),
     "scrub_takes_gone": (test_a_file_that_came_back_after_gone_is_scrubbed,),
     "reuse_from_pinned_parent": (test_a_commit_takes_nothing_but_its_own_and_its_parents,),
+    "owners_outlive_attempts": (test_an_owner_keeps_its_files_when_the_coordinator_is_started_again,),
+    "owned_until_released": (test_an_owner_keeps_its_files_when_their_last_checkpoint_goes,),
+    "release_checked_at_commit": (test_a_commit_refers_to_no_file_that_was_released_meanwhile,),
     "ids_not_reused": (test_a_scrub_from_long_ago_hits_no_later_checkpoint,),
     "condemn_before_delete": (test_nothing_is_deleted_before_its_condemnation_is_committed,),
     "durable_before_delete": (

@@ -145,6 +145,34 @@ def test_a_release_that_a_commit_overtakes_leaves_the_file_to_the_checkpoint(wor
     resume(world)
 
 
+def test_an_owner_that_is_gone_on_with_is_durable_first(world: World) -> None:
+    """Found by the model. A task opened its owner, and died between the commit and the sync. It was started again, went on with the owner
+    that it found open, and wrote. The power failed: a file was there whose token the ledger never knew."""
+    first, again = world.process(), world.process()
+    first.coordinate()
+    first.arm(on_call=lambda n, verb, path: first.faults.die(n, verb, path) if verb == "make_durable" else None)
+    with pytest.raises(Crash):
+        first.own()
+    assert world.log.durable_version < world.log.version
+    again.log(again.own(), b"log 1")
+    world.lose_power()
+    assert_catalog_sound(world)
+    resume(world)
+
+
+def test_a_release_that_is_repeated_is_durable_before_it_is_told(world: World) -> None:
+    """The first one died between its commit and the sync; the second finds that all is said."""
+    first, again = world.process(), world.process()
+    first.coordinate()
+    logs = first.log(first.own(), b"log 1")
+    first.arm(on_call=lambda n, verb, path: first.faults.die(n, verb, path) if verb == "make_durable" else None)
+    with pytest.raises(Crash):
+        first.release_logs(logs)
+    again.release_logs(logs)
+    world.lose_power()
+    assert world.references().released == {file.file_id for file in logs.files}
+
+
 def test_what_a_killed_attempt_uploads_after_its_cleanup_is_scrubs(world: World) -> None:
     """The attempt was killed and all of it removed. A task of it that nobody could stop writes once more: an orphan, for the next scrub."""
     process = world.process()

@@ -16,6 +16,7 @@ from holdfast.catalog.types import AttemptToken, JobId, KeepAll, KeepLast, Scope
 from holdfast.compaction import scrub, vacuum
 from tests.support.faults import Crash
 from tests.support.model_layers import Layered
+from tests.support.model_owners import owners_of, refer, referred
 from tests.support.model_world import JOBS, Promise, Violation, World
 
 STATES = ("a", "b", "c")
@@ -118,6 +119,10 @@ class Coordinator:
         assert opened.checkpoint_id is not None
         roll, call = w.random.random(), attempt.calls
         attempt.calls += 1
+        if w.random.random() < 0.3 and (owners := owners_of(w, self.job)):
+            owner = w.random.choice(owners)
+            attempt.states[owner] = refer(w, attempt.parent.states.get(owner), owner)
+            return True
         file_id = paths.file_id(opened.attempt, call, 0)
         states = w.random.sample(STATES, 2 if roll < 0.25 else 1)
         if roll > 0.85:
@@ -154,11 +159,13 @@ class Coordinator:
         except FileExistsError:
             return self.abort(attempt)
         w.promises[opened.attempt] = w.promise(states, manifest_id)
+        inherited = frozenset(chunk.identity for state in parent.states.values() for chunk in state.chunks)
         attempt.request = CommitRequest(
             attempt=opened.attempt,
             content=content,
             states=(),
-            inherited=frozenset(chunk.identity for state in parent.states.values() for chunk in state.chunks),
+            inherited=inherited,
+            owned=referred(w, content, inherited),
             files=tuple(attempt.files),
             acks=(),
             manifest=StoredFile(file_id=manifest_id, path=path, size_bytes=SIZE_BYTES, sha256="", scope=Scope.EXCLUSIVE),

@@ -62,6 +62,11 @@ class Sheets:
             for i, (state, of) in enumerate(states.items())
         }
 
+    def whole(self, chunk: Chunk) -> None:
+        """A file that says one thing, which no other says."""
+        value = self._new()
+        self.rows[chunk.identity] = {len(KEYS) + value: value}
+
     def read(self, handles: Iterable[Any]) -> dict[str, Value]:
         """Every state that these handles (or chunks) are, by the layers' rule."""
         states = defaultdict(list)

@@ -4,8 +4,10 @@ from holdfast.catalog import lifecycle
 from holdfast.catalog.errors import HoldfastError
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import Status
+from tests.support import model_owners
 from tests.support.faults import Crash
 from tests.support.model_actors import Coordinator, Reader, Savepoint, Scrub, Vacuum
+from tests.support.model_owners import Owner
 from tests.support.model_world import JOBS, World
 from tests.support.world import drop_or_dispose
 
@@ -18,7 +20,7 @@ def remembered(w: World) -> CatalogState:
 def kill(w: World) -> None:
     """A wrong guess as often as a right one."""
     state = remembered(w)
-    tokens = [(job_id, token) for job_id, job in state.jobs.items() for token in job.open_attempts]
+    tokens = [(job_id, token) for job_id, job in state.jobs.items() for token in job.open_attempts if token not in job.owners]
     if tokens:
         job, token = w.random.choice(tokens)
         w.story.append(f"kill {token}")
@@ -46,10 +48,18 @@ def hold(w: World) -> None:
         w.story.append(f"hold {ref.checkpoint_id} of {ref.job_id[0]}")
 
 
+def release(w: World) -> None:
+    """An operator takes a task for gone for good."""
+    owners = [(job, owner) for job in remembered(w).jobs.values() for owner in job.owners.values()]
+    if owners:
+        job, owner = w.random.choice(owners)
+        model_owners.release_owner(w, w.operator, job.job_id, owner.opened.name, owner.opened.attempt)
+
+
 def operate(w: World) -> None:
     """An operator does something, from a memory that may be old, and may be refused."""
     try:
-        w.random.choice((kill, drop, drop, hold))(w)
+        w.random.choice((kill, kill, drop, drop, drop, hold, hold, release))(w)
     except HoldfastError:
         pass
     except Crash:
@@ -62,6 +72,7 @@ STARTS = (
     *(Scrub,) * 2,
     *(Reader,) * 2,
     *(Savepoint,) * 2,
+    *(Owner,) * 2,
 )
 
 
@@ -94,6 +105,7 @@ def quiesce(w: World) -> None:
         w.deliver()
     w.check_files()
     w.operator = w.transactor()
+    model_owners.end(w, w.operator.fresh())
     for token, opened in list(w.record.open.items()):
         w.operator.run(lambda state, o=opened, t=token: lifecycle.end_attempt(state, o.job_id, t, Status.KILLED, "the end"))
     for process in (Vacuum(w), Scrub(w)):

@@ -15,7 +15,7 @@ from holdfast.catalog.cleanup import References
 from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.ledger_memory import MemoryLog
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId
+from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, JobId, Scope, Status
 from tests.support.faults import Crash
 from tests.support.model_layers import GROUPS, Layered, Sheets
 from tests.support.model_ports import ModelEnvironment, ModelLedger, ModelStorage
@@ -54,6 +54,7 @@ class Record:
     claimed: set[JobId] = field(default_factory=set)  # whose newest start was another job's claim
     holds: set[tuple[JobId, int, str]] = field(default_factory=set)
     rows: set[FileId] = field(default_factory=set)
+    owned: dict[FileId, AttemptToken] = field(default_factory=dict)  # task-owned files that were not released
     garbage: set[FileId] = field(default_factory=set)  # whatever was unreferenced at some version
 
     def kept(self) -> set[Checkpoint]:
@@ -81,6 +82,9 @@ class World:
         self.path_of: dict[FileId, str] = {}
         self.needed: dict[str, bytes] = {}
         self.in_flight: list[tuple[str, str, bytes]] = []
+        self.owners: dict[str, JobId] = {}  # every name of one
+        self.logs: dict[str, list[Chunk]] = {}  # by owner: every file that it was told is there
+        self.owned: dict[FileId, str] = {}  # path of what an owner was told is there, and has not begun to release
         self.actors: list = []
         self.calm, self.depth = True, 0
         self.story: list[str] = []
@@ -190,6 +194,11 @@ class World:
         for fact in facts:
             if isinstance(fact, f.FileWritten):
                 record.rows.add(fact.file_id)
+                if fact.scope is Scope.TASKOWNED:
+                    record.owned[fact.file_id] = fact.attempt
+                moved = True
+            elif isinstance(fact, f.Released):
+                record.owned.pop(fact.file_id, None)
                 moved = True
             elif isinstance(fact, f.AttemptOpened):
                 record.open[fact.attempt] = fact
@@ -200,6 +209,8 @@ class World:
             elif isinstance(fact, f.AttemptEnded):
                 if record.open.pop(fact.attempt, None) is None:
                     raise Violation(f"I5: attempt {fact.attempt} ended twice")
+                if fact.status is Status.RELEASED:
+                    record.owned = {file_id: owner for file_id, owner in record.owned.items() if owner != fact.attempt}
                 moved = True
             elif isinstance(fact, f.CheckpointCommitted):
                 committed, moved = fact, True
@@ -271,7 +282,7 @@ class World:
             ids |= promise.file_ids
         if back := record.garbage & ids:
             raise Violation(f"I2: garbage is needed again: {sorted(back)}")
-        record.garbage |= record.rows - ids
+        record.garbage |= record.rows - ids - record.owned.keys()
         self.needed = needed
 
     def check_files(self) -> None:
@@ -281,6 +292,9 @@ class World:
             if objects.get(path) != data:
                 what = "is gone" if path not in objects else "has other bytes"
                 raise Violation(f"I1: {path} is needed and {what}")
+        for file_id, path in self.owned.items():
+            if objects.get(path) != file_id.encode():
+                raise Violation(f"I1: {path} is gone, which its owner still needs")
 
     def check_end(self) -> None:
         """After cleanup: storage is exactly what is needed, and the folded state is the plain record."""

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.catalog import commit_rule, lifecycle
+from holdfast.catalog import commit_rule, lifecycle, owned_files, owner_rules
 from holdfast.catalog import facts as f
 from holdfast.catalog.cleanup import OrphanRule, References, Verdict
 from holdfast.catalog.commit_facts import CommitRequest
@@ -141,8 +141,8 @@ def _savepoints_on_the_line() -> AbstractContextManager[None]:
 def _start_ends_all() -> AbstractContextManager[None]:
     start = lifecycle.start
 
-    def mutant(state: CatalogState, job_id: JobId, begin: Ref | None, *, claim: bool = False) -> Transaction:
-        transaction = start(state, job_id, begin, claim=claim)
+    def mutant(state: CatalogState, job_id: JobId, begin: Ref | None, **more: Any) -> Transaction:
+        transaction = start(state, job_id, begin, **more)
         job = state.job(job_id)
         others = [token for token, attempt in job.open_attempts.items() if attempt.opened.epoch is None]
         ends = [f.AttemptEnded(job_id=job_id, seq=job.seq + 1, attempt=t, status=Status.KILLED, reason="start") for t in others]
@@ -182,6 +182,27 @@ def _scrub_spares_gone() -> AbstractContextManager[None]:
 
 def _reuse_of_anything() -> AbstractContextManager[None]:
     return replaced(lifecycle, "_require_own_or_inherited", lambda job, request: None)
+
+
+def _owners_with_an_epoch() -> AbstractContextManager[None]:
+    """As if an owner were an attempt of the newest coordinator."""
+    open_owner = owner_rules.open_owner
+
+    def mutant(state: CatalogState, job_id: JobId, name: str, token: Any, process: str | None = None) -> Transaction:
+        transaction = open_owner(state, job_id, name, token, process)
+        facts = [replace(fact, epoch=state.job(job_id).epoch) for fact in transaction.facts if isinstance(fact, f.AttemptOpened)]
+        return replace(transaction, facts=facts)
+
+    return replaced(owner_rules, "open_owner", mutant)
+
+
+def _owned_by_nobody() -> AbstractContextManager[None]:
+    """As if a task-owned file were a shared one."""
+    return replaced(References, "is_owned", lambda references, row: False)
+
+
+def _refer_to_released() -> AbstractContextManager[None]:
+    return replaced(owned_files, "require_unreleased", lambda job, request, chunk: None)
 
 
 def _ids_come_back() -> AbstractContextManager[None]:
@@ -268,6 +289,9 @@ MUTANTS: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
         "scrub_takes_gone": Mutant("a file that came back after 'gone' is an orphan", _scrub_spares_gone),
         "reuse_from_pinned_parent": Mutant("a commit reuses chunks of its pinned parent only", _reuse_of_anything),
         "savepoints_own_their_handles": Mutant("a savepoint's content is its own handles only", _savepoints_on_the_line),
+        "owners_outlive_attempts": Mutant("an owner's files outlive coordinators, attempts and checkpoints", _owners_with_an_epoch),
+        "owned_until_released": Mutant("a task-owned file is garbage only once it was released", _owned_by_nobody),
+        "release_checked_at_commit": Mutant("a commit refers anew to unreleased files of owners only", _refer_to_released),
         "ids_not_reused": Mutant("the ids of attempts never come back", _ids_come_back),
         "condemn_before_delete": Mutant("a file is deleted only after its condemnation is committed", _delete_first),
         "durable_before_delete": Mutant("what others committed is durable before a file is deleted because of it", _delete_unsettled),
