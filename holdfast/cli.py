@@ -149,7 +149,7 @@ def sql(path: str, query: str, *, as_json: bool) -> None:
     """Ask the catalog's views by SQL (DuckDB): one SELECT, EXPLAIN, DESCRIBE or SHOW; nothing is written, anywhere.
 
     Views: jobs, attempts, checkpoints, states, handles, files, checkpoint_files, holds, readers, unreferenced_files, ack_metrics,
-    maintenance_runs.
+    maintenance_runs, owners.
     """
     with open_catalog(path) as catalog:
         _print_query(catalog, query, [], as_json=as_json)
@@ -202,7 +202,8 @@ def unhold(path: str, job: str, checkpoint_id: int, name: str, *, as_json: bool)
 @click.option("--reason", default="killed by an operator", show_default=True, help="Kept with the attempt.")
 @JSON
 def kill(path: str, job: str, attempt: str, *, reason: str, as_json: bool) -> None:
-    """End an open ATTEMPT of JOB whose process seems gone. A wrong guess is safe: its commit then fails."""
+    """End an open ATTEMPT of JOB whose process seems gone. A wrong guess is safe: its commit then fails. Refused for an owner of files
+    (`release`)."""
     _change(path, lambda c: c.kill(job, attempt, reason), f"killed attempt {attempt} of job {job!r}", as_json=as_json)
 
 
@@ -218,6 +219,31 @@ def readers(path: str, *, end_dead: bool, as_json: bool) -> None:
             _print({"ended": ended}, [f"ended {report.counted(len(ended), 'attempt')} of dead processes", *ended], as_json=as_json)
         else:
             _print_query(catalog, report.READERS_QUERY, [], as_json=as_json)
+
+
+@main.command()
+@PATH
+@JSON
+def owners(path: str, *, as_json: bool) -> None:
+    """Who owns files that no cleaner may take, of which job, since when, and how much: owners that have not been released.
+
+    Files that no checkpoint has ever referred to are not counted: the ledger does not know of them.
+    """
+    with open_catalog(path) as catalog:
+        _print_query(catalog, report.OWNERS_QUERY, [], as_json=as_json)
+
+
+@main.command()
+@PATH
+@click.argument("job")
+@click.argument("owner")
+@JSON
+def release(path: str, job: str, owner: str, *, as_json: bool) -> None:
+    """Release OWNER of JOB, whose task is gone for good.
+
+    Its files go once no live or pinned checkpoint has them. A wrong guess is not safe: a living task loses what no checkpoint has.
+    """
+    _change(path, lambda c: c.release(job, owner), f"released owner {owner!r} of job {job!r}", as_json=as_json)
 
 
 @main.command()

@@ -118,6 +118,13 @@ READERS_QUERY = """
 """
 
 
+OWNERS_QUERY = """
+    SELECT job, owner, files, total_bytes, referenced_files, opened_at, opened_by, process, attempt, job_id
+    FROM owners
+    ORDER BY job, owner
+"""
+
+
 def disposal_lines(disposal: Disposal, job: str) -> Iterator[str]:
     yield f"disposed of savepoint {disposal.name!r} of job {job!r}"
     what = f"deleted {counted(disposal.deleted_files, 'file')} in {disposal.path}"

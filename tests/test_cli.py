@@ -203,6 +203,23 @@ def test_a_hold_without_a_name_is_refused(root: Path, name: str) -> None:
     assert run_json("sql", root, "select * from holds") == []
 
 
+def test_owners_are_listed_and_released_by_name_and_never_killed(root: Path) -> None:
+    with holdfast.open(root) as catalog, catalog.coordinate(JOB) as job:
+        owner = catalog.own(JOB, "wal")
+        with job.checkpoint() as checkpoint:
+            checkpoint.task_owned(owner, [owner.write("one", b"1"), owner.write("two", b"22")])
+    (row,) = run_json("owners", root)
+    told = {name: row[name] for name in ("job", "owner", "files", "total_bytes", "referenced_files", "attempt")}
+    assert told == {"job": JOB, "owner": "wal", "files": 2, "total_bytes": 3, "referenced_files": 2, "attempt": owner.attempt}
+    killed = run("kill", root, JOB, owner.attempt)
+    assert (killed.exit_code, "`holdfast release`" in killed.stderr) == (USAGE, True)
+    assert run("release", root, JOB, "wal").stdout == "released owner 'wal' of job 'flights'\n"
+    assert run("release", root, JOB, "wal").exit_code == 0, "releasing again does nothing"
+    assert run_json("owners", root) == []
+    unknown = run("release", root, JOB, "wall")
+    assert (unknown.exit_code, "never had an owner named 'wall'" in unknown.stderr) == (USAGE, True)
+
+
 def test_kill_ends_an_open_attempt_and_tells_of_one_that_has_ended(root: Path) -> None:
     with holdfast.open(root) as catalog:
         catalog.checkpoint(JOB)  # a reading attempt
