@@ -197,8 +197,12 @@ def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callab
 )
 def test_between_any_two_calls_of_a_task_that_writes_refers_and_releases(operation: Callable[[Scene], None]) -> None:
     """Release against an attempt in flight, at every call: the checkpoint is committed with the file there, or refused."""
-    refusals = {release_logs: {RefusedError}, release_owner: {RefusedError, AlreadyExistsError}, vacuum_then_scrub: set()}
-    allowed = refusals.get(operation, {FencedError})
+    refusals: dict[str, set[type]] = {
+        "release_logs": {RefusedError},
+        "release_owner": {RefusedError, AlreadyExistsError},
+        "vacuum_then_scrub": set(),
+    }
+    allowed = refusals.get(operation.__name__, {FencedError})
     n, outcomes = 1, set()
     while True:
         scene, raised, calls = run_with(scenes.task_owned, n, operation)

@@ -11,7 +11,22 @@ from holdfast.catalog.cleanup import OrphanRule, Verdict
 from holdfast.catalog.errors import AlreadyExistsError, NotFoundError, RefusedError
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.state import Ref
-from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, KeepAll, KeepLast, OwnedFile, Purpose, Retention, Role, Scope, Status
+from holdfast.catalog.types import (
+    AttemptToken,
+    CheckpointId,
+    Chunk,
+    JobId,
+    KeepAll,
+    KeepLast,
+    OnEnd,
+    Outcome,
+    OwnedFile,
+    Purpose,
+    Retention,
+    Role,
+    Scope,
+    Status,
+)
 from tests.test_lifecycle import JOB, History, ref
 
 SHA = "0" * 64
@@ -108,7 +123,7 @@ def test_a_start_of_a_coordinator_spares_owners(history: Owners) -> None:
 
 def test_the_end_of_the_job_spares_owners(history: Owners) -> None:
     token = history.own()
-    ended = lifecycle.end_job(history.state, JOB, history.epoch, lifecycle.Outcome.FINISHED, None, lifecycle.OnEnd(drop={"finished"}))
+    ended = lifecycle.end_job(history.state, JOB, history.epoch, Outcome.FINISHED, None, OnEnd(drop={"finished"}))
     history.say(ended)
     assert token in history.job.owners
 
@@ -282,7 +297,7 @@ def test_another_job_s_handle_keeps_a_released_file(history: Owners) -> None:
     """A fork shares an owner's file by a handle of its own, and cannot release it."""
     file = file_of(history.own())
     first = history.refer(file)
-    other = lifecycle.JobId("other-00000009")
+    other = JobId("other-00000009")
     history.say(lifecycle.register(history.state, other, "other", 128))
     attempt = history.new_token()
     history.say(lifecycle.start(history.state, other, Ref(JOB, CheckpointId(first)), first=attempt))
