@@ -49,7 +49,6 @@ WITH small AS (
   SELECT kind, job_id, seq, attempt, checkpoint_id, is_savepoint, parent_job_id, parent_checkpoint_id, hold, status, file_id
   FROM facts
   WHERE kind IN ('checkpoint', 'drop', 'attempt_opened', 'attempt_ended', 'hold', 'unhold', 'release')
-    OR (kind = 'file' AND scope = 'TASKOWNED')
 ),
 reasons AS (  -- why a checkpoint is kept: live, parent of an open attempt, held
   SELECT c.job_id, c.checkpoint_id
@@ -85,20 +84,18 @@ in_use AS (
   FROM intervals i JOIN next_kept n ON n.from_seq = i.from_seq AND n.job_id = i.job_id AND n.line = i.line
   WHERE n.next_seq < i.to_seq
 ),
-owned AS (  -- task-owned files that were not released: neither they themselves nor their owners
-  SELECT o.file_id
-  FROM small o
-  ANTI JOIN small r ON r.kind = 'release' AND r.file_id = o.file_id
-  ANTI JOIN small e ON e.kind = 'attempt_ended' AND e.status = 'released' AND e.job_id = o.job_id AND e.attempt = o.attempt
-  WHERE o.kind = 'file'
-),
 present AS (
-  SELECT f.file_id, f.job_id, f.path, f.size_bytes
+  SELECT f.file_id, f.job_id, f.path, f.size_bytes, f.scope, f.attempt
   FROM facts f ANTI JOIN facts x ON x.kind IN ('condemned', 'gone') AND x.file_id = f.file_id
   WHERE f.kind = 'file'
 )
 SELECT p.file_id, p.job_id, p.path, p.size_bytes
-FROM present p ANTI JOIN in_use u ON u.file_id = p.file_id ANTI JOIN owned o ON o.file_id = p.file_id
+FROM present p ANTI JOIN in_use u ON u.file_id = p.file_id
+LEFT JOIN (SELECT DISTINCT file_id FROM small WHERE kind = 'release') r ON r.file_id = p.file_id
+LEFT JOIN (
+  SELECT DISTINCT job_id, attempt FROM small WHERE kind = 'attempt_ended' AND status = 'released'
+) o ON o.job_id = p.job_id AND o.attempt = p.attempt
+WHERE p.scope <> 'TASKOWNED' OR r.file_id IS NOT NULL OR o.attempt IS NOT NULL
 """
 
 

@@ -1,7 +1,7 @@
 """Task-owned files in commits, as pure decisions (design, sections 3 and 5; I2).
 
 A commit may refer to a file of an owner that is open and has not released it, or to one that its pinned parent has. Nothing else says
-that the file is still there: once it is released, it goes as soon as no live or pinned checkpoint has it.
+that the file is still there: once it is released, it goes as soon as no live or pinned checkpoint has it (docs/decisions/0009).
 """
 
 from collections.abc import Iterable, Sequence
