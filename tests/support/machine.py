@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from holdfast.catalog.errors import AttemptEndedError, FencedError, RefusedError
-from holdfast.catalog.types import Retention
+from holdfast.catalog.types import AttemptToken, Retention
 from holdfast.writers.beginnings import Beginning, beginning, live_source
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from tests.support.machine_others import Others
-from tests.support.machine_parts import JOBS, PICK, RETENTIONS, STATES, Boom, Seat
+from tests.support.machine_parts import JOBS, LOG, PICK, RETENTIONS, STATES, Boom, Seat
 from tests.support.plain_line import Line, Place
-from tests.support.world import write_states
+from tests.support.world import Logs, write_states
 
-WHAT = st.sampled_from(["file", "file", "files", "changes", "changes", "changes", "inline", "big", "removed"])
+WHAT = st.sampled_from(["file", "file", "files", "changes", "changes", "changes", "inline", "big", "removed", "logs", "logs"])
 
 
 class CatalogMachine(Others):
@@ -132,7 +132,11 @@ class CatalogMachine(Others):
 
     def _write(self, seat: Seat, writer: CheckpointWriter, state: str, what: str) -> None:
         written = seat.written[writer.attempt]
+        state = LOG if what == "logs" else state
         if state in written:
+            return
+        if what == "logs":
+            self._refer(seat, writer)
             return
         self.values += 1
         value = f"{self.values};".encode()
@@ -152,6 +156,17 @@ class CatalogMachine(Others):
         data = value + b"x" * 20_001 if what == "big" else value
         write_states(writer, {state: [data] if what == "file" else [data, data] if what == "files" else data})
         written[state] = data + data if what == "files" else data
+
+    def _refer(self, seat: Seat, writer: CheckpointWriter) -> None:
+        """To the newest files of the job's owner, of which some may be released, or are before it is committed."""
+        if not self.logs[seat.job] or len(self.logs[seat.job]) % 3:
+            self._log(seat.job)
+        info = writer._parent.state("main", LOG) if writer._parent else None
+        inherited = {chunk.file_id for chunk in writer._parent.chunks_of(info)} if writer._parent and info else set()
+        files = {file: data for logs in self.logs[seat.job][-2:] for file, data in logs.files.items()}
+        write_states(writer, {LOG: Logs(seat.process.own(LOG, seat.job), files)})
+        seat.written[writer.attempt][LOG] = b"".join(files.values())
+        seat.logs[writer.attempt] = {file for file in files if file.file_id not in inherited}
 
     @precondition(lambda self: any(seat.block for seat in self.seats))
     @rule(pick=PICK)
@@ -174,14 +189,20 @@ class CatalogMachine(Others):
         assert writer is not None
         assert block is not None
         states, token = self._expected(seat, writer), writer.attempt
+        refused = self._refers_to_released(seat, writer)
         seat.block = seat.writer = None
         try:
             block.__exit__(None, None, None)
+        except RefusedError as error:
+            assert refused, str(error)
+            self._aborted(seat, token)
+            return
         except (FencedError, AttemptEndedError) as error:
             assert token not in line.open, f"the commit of an open attempt was refused: {error}"
             assert isinstance(error, FencedError) == (seat.coordinator.epoch < line.epoch)
             return
         assert token in line.open, f"the commit of attempt {token}, which had ended, was accepted"
+        assert not refused, f"attempt {token} refers to a file that was released, and was committed"
         self.lines.commit(seat.job, token, states, seat.retention)
         seat.parent = (seat.job, writer.checkpoint_id)
         assert seat.coordinator._opened is not None
@@ -192,13 +213,18 @@ class CatalogMachine(Others):
     def commit_beside(self, pick: int, retention: Retention) -> None:
         seat, writer = self._pick([(s, w) for s in self.seats for w in s.beside], pick)
         line, states = self.lines[seat.job], self._expected(seat, writer)
+        refused = self._refers_to_released(seat, writer)
         seat.beside.remove(writer)
         try:
             seat.process.commit_beside(seat.coordinator, writer, retention)
+        except RefusedError as error:
+            assert refused, str(error)
+            return
         except (FencedError, AttemptEndedError) as error:
             assert writer.attempt not in line.open, f"the commit of an open attempt was refused: {error}"
             return
         assert writer.attempt in line.open, "the commit of an attempt that had ended was accepted"
+        assert not refused, "an attempt that refers to a file that was released was committed"
         self.lines.commit(seat.job, writer.attempt, states, retention)
         self._die(seat)  # its coordinator does not know of the new head, as no coordinator of the front door has attempts beside its own
 
@@ -209,10 +235,14 @@ class CatalogMachine(Others):
         seat = self._pick([seat for seat in self.seats if seat.block], pick)
         assert seat.writer is not None
         assert seat.block is not None
-        self.lines[seat.job].open.pop(seat.writer.attempt, None)
-        seat.written.pop(seat.writer.attempt)
+        token = seat.writer.attempt
+        seat.written.pop(token)
         block, seat.block, seat.writer, error = seat.block, None, None, Boom()
         assert not block.__exit__(Boom, error, None)
+        self._aborted(seat, token)
+
+    def _aborted(self, seat: Seat, token: AttemptToken) -> None:
+        self.lines[seat.job].open.pop(token, None)
         if seat.coordinator.epoch == self.lines[seat.job].epoch:
             self._opens(self.lines[seat.job], seat.coordinator, seat.parent)  # which keeps what it forked from
 

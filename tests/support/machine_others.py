@@ -76,6 +76,21 @@ class Others(Parts):
         self.values += 1
         self.lines[job].saved(self.operator.savepoint(number, f"savepoint {self.values}", job), number)
 
+    # ---- tasks ------------------------------------------------------------------------------------------------------
+
+    @rule(job=st.sampled_from(JOBS))
+    def write_log(self, job: str) -> None:
+        """Whatever becomes of coordinators: the owner that there was, or a first one."""
+        self._log(job)
+
+    @precondition(lambda self: any(self.logs.values()))
+    @rule(pick=PICK)
+    def release_log(self, pick: int) -> None:
+        """Also one that is released already, or that an attempt is about to refer to."""
+        job, logs = self._pick([(job, logs) for job, written in self.logs.items() for logs in written[-4:]], pick)
+        self.operator.release_logs(logs, job)
+        self.released |= {*logs.files}
+
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.plans) < 3)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from holdfast.catalog.state import Ref
-from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose, Retention
+from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, OwnedFile, Purpose, Retention
 from holdfast.compaction.scrub import ScrubPlan
 from holdfast.compaction.vacuum import VacuumPlan
 from holdfast.writers.checkpoint_writer import CheckpointWriter
@@ -16,10 +16,11 @@ from holdfast.writers.coordinator import Coordinator
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.plain_line import Line, Lines, Place, States
-from tests.support.world import Process, World
+from tests.support.world import Logs, Process, World
 
 JOBS = ("planes", "routes")
 STATES = ("a", "b", "c")
+LOG = "wal"  # the one owner of a job, and its state
 PICK = st.integers(0, 11)  # one of however many there are
 RETENTIONS = st.sampled_from([KeepLast(1), KeepLast(2), KeepAll()])
 
@@ -41,6 +42,7 @@ class Seat:
     writer: CheckpointWriter | None = None
     beside: list[CheckpointWriter] = field(default_factory=list)
     written: dict[AttemptToken, dict[str, bytes | None]] = field(default_factory=dict)  # by an attempt so far
+    logs: dict[AttemptToken, set[OwnedFile]] = field(default_factory=dict)  # that an attempt refers to and its parent has not
 
 
 class Parts(RuleBasedStateMachine):
@@ -55,6 +57,8 @@ class Parts(RuleBasedStateMachine):
         self.plans: list[VacuumPlan] = []
         self.scrubs: list[ScrubPlan] = []
         self.values = 0
+        self.logs: dict[str, list[Logs]] = {job: [] for job in JOBS}  # one file each, of the job's owner
+        self.released: set[OwnedFile] = set()
         self.ids = {job: self.operator.register(job) for job in JOBS}
 
     # ---- what must hold ---------------------------------------------------------------------------------------------
@@ -83,6 +87,8 @@ class Parts(RuleBasedStateMachine):
             for token in line.pins:
                 self.operator.release(token, job)
             line.open, line.pins = {}, {}
+            if self.logs[job]:
+                self.operator.release_owner(LOG, job)
         self.operator.vacuum()
         self.operator.scrub()
         self._check_contents()
@@ -119,6 +125,14 @@ class Parts(RuleBasedStateMachine):
     def _expected(self, seat: Seat, writer: CheckpointWriter) -> States:
         states = {**self._carried(self._parent_of(writer)), **seat.written.pop(writer.attempt)}
         return {name: data for name, data in states.items() if data is not None}
+
+    def _log(self, job: str) -> None:
+        """The job's task writes one file more."""
+        self.values += 1
+        self.logs[job].append(self.operator.log(self.operator.own(LOG, job), f"{self.values};".encode()))
+
+    def _refers_to_released(self, seat: Seat, writer: CheckpointWriter) -> bool:
+        return not self.released.isdisjoint(seat.logs.pop(writer.attempt, ()))
 
     def _die(self, seat: Seat) -> None:
         self.seats.remove(seat)
