@@ -96,12 +96,13 @@ def retired_by_claim(
     The head's ancestry goes on into the claimed job. Of that, what keep-last still counts stays with everything newer; once the job
     has enough checkpoints of its own, nothing of the claimed one is kept. Held checkpoints and savepoints stay.
     """
-    if not isinstance(retention, KeepLast):
-        return
+    others = state.claimed_by(job.job_id)
+    if not others or not isinstance(retention, KeepLast):
+        return  # before the ancestry is walked: without a claim, a commit costs the same however long that is
     own = [*job.ancestry(parent.checkpoint_id)] if parent and parent.job_id == job.job_id else []
     origin = own[-1].parent if own else parent
     missing = retention.count - 1 - sum(row.counts for row in own)
-    for claimed in state.claimed_by(job.job_id):
+    for claimed in others:
         line = claimed.ancestry(origin.checkpoint_id) if origin and origin.job_id == claimed.job_id else iter(())
         kept = [row.fact.seq for row in islice((row for row in line if row.counts), max(missing, 0))]
         if missing > len(kept):

@@ -328,7 +328,6 @@ def _statistics(table: pa.Table) -> str:
             "numRecords": table.num_rows,
             "minValues": {name: b["min"] for name, b in bounds.items() if b["min"] is not None},
             "maxValues": {name: b["max"] for name, b in bounds.items() if b["max"] is not None},
-            "nullCount": {name: table[name].null_count for name in PRUNING_COLUMNS},
         }
     )
 

@@ -13,6 +13,7 @@ from holdfast.catalog.storage_local import LocalStorage
 from holdfast.catalog.types import Role
 from holdfast.writers import spark_merge
 from holdfast.writers.duckdb_read import read_duckdb
+from holdfast.writers.increments import chunks_of
 from holdfast.writers.spark_files import state_info
 from holdfast.writers.spark_native import NativeVehicle
 from holdfast.writers.spark_read import read_state
@@ -172,7 +173,7 @@ def test_an_empty_state_has_its_columns_in_duckdb(spark, tmp_path):
     df = spark.sql(MANY_TYPES)
     full = NativeVehicle().write(df, context_for(storage))
     info = state_info(df, context_for(storage), full)
-    columns = read_duckdb(storage, info, full[0].chunks, file_rows(full), max_parallelism=128).types
+    columns = read_duckdb(storage, info, chunks_of(full), file_rows(full), max_parallelism=128).types
     none = read_duckdb(storage, state_info(df, context_for(storage), []), [], {}, max_parallelism=128)
     assert none.fetchall() == []
     assert (none.columns, none.types) == (df.columns, columns)

@@ -235,7 +235,6 @@ class TestDeltaLedger(LedgerContract):
             "numRecords": 2,
             "minValues": {"kind": "drop", "operation_id": "op", "job_id": "a-00000001", "seq": 7},
             "maxValues": {"kind": "gone", "operation_id": "op", "job_id": "b", "seq": 7},
-            "nullCount": {"kind": 0, "operation_id": 0, "job_id": 0, "seq": 1},
         }
 
 

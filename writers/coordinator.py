@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.catalog import lifecycle
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.commit_facts import CommitRequest
-from holdfast.catalog.errors import AttemptEndedError, FencedError, NotFoundError, RefusedError, UnknownOutcomeError, UsageError
+from holdfast.catalog.errors import (
+    AttemptEndedError,
+    DamagedFileError,
+    FencedError,
+    NotFoundError,
+    RefusedError,
+    UnknownOutcomeError,
+    UsageError,
+)
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.manifest import Manifest
@@ -216,18 +224,26 @@ class Coordinator:
             first = AttemptToken(self._environment.new_id()) if pins else None
             manifest = None
             if beginning.source is None and found is not None and (pins or beginning.mapped != Mapped()):
-                manifest = self._checked(found, beginning.mapped)
+                manifest = self._checked(found, beginning)
+                if manifest is None:
+                    continue
             started = self._transactor.run(lambda state, f=found, t=first: _start(state, self._job_id, beginning, f, t))  # type: ignore[misc]
             if started is not None:
                 epoch, self._parent, self._opened = started
                 self._manifest = manifest
                 return int(epoch)
 
-    def _checked(self, ref: Ref, mapped: Mapped) -> Manifest:
-        """The manifest of what is gone on from, if this job can, and no state would be lost without a word."""
-        manifest = load_committed(self._storage, self._transactor.look(lambda state: state.checkpoint(ref)).fact)
+    def _checked(self, ref: Ref, beginning: Beginning) -> Manifest | None:
+        """The manifest of what is gone on from, if this job can, and no state would be lost without a word; None if it is another now."""
+        try:
+            manifest = load_committed(self._storage, self._transactor.look(lambda state: state.checkpoint(ref)).fact)
+        except DamagedFileError:
+            if self._transactor.look(beginning.find) != ref:
+                return None
+            self._transactor.look(lambda state: lifecycle.require_live(state, ref, "begin with"))
+            raise
         self._require_same_groups(manifest)
-        names = mapped.names_in(Checkpoint(manifest, self._storage), copies=False)
+        names = beginning.mapped.names_in(Checkpoint(manifest, self._storage), copies=False)
         self._left = tuple(info.state for info in manifest.states if info.state not in names)
         return manifest
 

@@ -141,8 +141,8 @@ def _savepoints_on_the_line() -> AbstractContextManager[None]:
 def _start_ends_all() -> AbstractContextManager[None]:
     start = lifecycle.start
 
-    def mutant(state: CatalogState, job_id: JobId, begin: Ref | None, **more: Any) -> Transaction:
-        transaction = start(state, job_id, begin, **more)
+    def mutant(state: CatalogState, job_id: JobId, begin: Ref | None, **options: Any) -> Transaction:
+        transaction = start(state, job_id, begin, **options)
         job = state.job(job_id)
         others = [token for token, attempt in job.open_attempts.items() if attempt.opened.epoch is None]
         ends = [f.AttemptEnded(job_id=job_id, seq=job.seq + 1, attempt=t, status=Status.KILLED, reason="start") for t in others]
