@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
 ROWS_HERE, BYTES_HERE = 500_000, 16 * 1024 * 1024  # of changed groups, compressed: what the driver sorts and uploads by itself
+# What the groups come to is few rows, which one task adds up: a sixth of the time goes into the shuffle that Spark would plan. Only over
+# a cache, whose plan is made already: the settings would be those of the user's own joins as well.
+ONE_SHUFFLE = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
 FILE_ROWS = 1_000_000  # of more than that: about as many go to one task, and into one file
 
 
@@ -63,7 +66,8 @@ class GroupWriter:
         frame = keyed(df, context)
         refuse_nested(df, context)
         started = self.environment.monotonic_s()
-        digests = group_digests(frame)
+        with settings(df.sparkSession, ONE_SHUFFLE if df.is_cached else {}):
+            digests = group_digests(frame)
         digest_ms = milliseconds(started, self.environment)
         if parent is not None and parent.info.group_digests is not None and _is_comparable(df, context, parent):
             changed = changed_groups(decode(parent.info.group_digests), digests)
