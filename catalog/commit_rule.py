@@ -81,11 +81,7 @@ def retired(job: JobState, committed: CheckpointId, parent: CheckpointId | None,
     if len(kept) < retention.count:
         return []
     oldest_kept = min(kept)
-    return [
-        n
-        for n, row in sorted(job.live.items())
-        if n != committed and row.fact.seq < oldest_kept and not row.fact.is_savepoint and not job.is_held(n)
-    ]
+    return [n for n, row in job.droppable() if n != committed and row.fact.seq < oldest_kept]
 
 
 def retired_by_claim(
@@ -108,8 +104,6 @@ def retired_by_claim(
         if missing > len(kept):
             continue
         oldest = min(kept, default=claimed.seq + 1)
-        numbers = [
-            n for n, row in sorted(claimed.live.items()) if row.fact.seq < oldest and not row.fact.is_savepoint and not claimed.is_held(n)
-        ]
+        numbers = [n for n, row in claimed.droppable() if row.fact.seq < oldest]
         if numbers:
             yield claimed, numbers

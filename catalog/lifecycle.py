@@ -130,8 +130,7 @@ def end_job(state: CatalogState, job_id: JobId, epoch: int, outcome: Outcome, re
             keys[job_key(owned.job_id)] = owned.seq + 1
             facts += [
                 f.Dropped(job_id=owned.job_id, seq=owned.seq + 1, checkpoint_id=n, reason=f"the job {job.name} has {outcome}")
-                for n, row in sorted(owned.live.items())
-                if row.counts and not owned.is_held(n)
+                for n, _ in owned.droppable()
             ]
     return Transaction(facts, keys, None)
 

@@ -10,7 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.catalog.errors import AddressError
+from holdfast.catalog.errors import AddressError, UsageError
 from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId
 
 MARKER = "holdfast.json"
@@ -77,6 +77,13 @@ class CheckpointAddress(NamedTuple):
     root: str
     job_id: JobId
     checkpoint_id: CheckpointId
+
+
+def require_name(name: object, what: str) -> None:
+    """Raises UsageError for what cannot be the name of a savepoint, an owner or a file of one (`what` says which)."""
+    if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
+        msg = f"{name!r} cannot be the name of {what}: give printable characters, and no space at either end"
+        raise UsageError(msg)
 
 
 def slug(name: str) -> str:

@@ -106,6 +106,10 @@ class JobState:
         """The checkpoint that the job continues from; None before the first, and after a start from nothing."""
         return self.begin.checkpoint_id if self.begin and self.begin.job_id == self.job_id else None
 
+    def droppable(self) -> list[tuple[CheckpointId, CheckpointRow]]:
+        """The live checkpoints that a policy may drop, ascending: held ones and savepoints are not."""
+        return [(n, row) for n, row in sorted(self.live.items()) if row.counts and not self.is_held(n)]
+
     def is_held(self, checkpoint_id: CheckpointId) -> bool:
         return any(held == checkpoint_id for held, _ in self.holds)
 

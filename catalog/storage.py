@@ -4,10 +4,13 @@ Paths are relative to the catalog's root, with "/" between their parts. Nothing 
 operating system. Every verb is one call to storage, so that a test can fail or reorder each.
 """
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
+
+COPY_BYTES = 8 * 1024 * 1024  # held at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,16 @@ class Digest:
 
     size_bytes: int
     sha256: str
+
+
+def copy_stream(source: BinaryIO, target: BinaryIO) -> Digest:
+    """Copy one stream to its end into another; what was copied."""
+    sha256, size_bytes = hashlib.sha256(), 0
+    while piece := source.read(COPY_BYTES):
+        sha256.update(piece)
+        size_bytes += len(piece)
+        target.write(piece)
+    return Digest(size_bytes=size_bytes, sha256=sha256.hexdigest())
 
 
 class Storage(Protocol):

@@ -35,7 +35,7 @@ from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.owners import Owner, owner_name, refer_to
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.upload import UploadContext
-from holdfast.writers.vehicles import SparkStateWriter, StateWriter
+from holdfast.writers.vehicles import StateWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -133,7 +133,6 @@ class CheckpointWriter:
             msg = f"mode={mode!r} is no way to write a state: give 'full' or 'changed-groups'"
             raise UsageError(msg)
         context = self._context(state, key)
-        self._require_frames(context, df=df)
         if mode == "full":
             self._take(in_full(*self._state_writer.write(df, context)), context)
         else:
@@ -153,7 +152,6 @@ class CheckpointWriter:
             DamagedFileError: the state was to be written anew, and a file of it is damaged.
         """
         context = self._context(state, key)
-        self._require_frames(context, upserts=upserts, deletes=deletes)
         self._take(self._state_writer.write_changes(upserts, deletes, context, self._parent_state(context), self._chain), context)
 
     def write_bytes(self, state: str, data: bytes | bytearray | memoryview) -> None:
@@ -276,13 +274,6 @@ class CheckpointWriter:
             key_columns=_names(key),
             max_parallelism=self._max_parallelism,
         )
-
-    def _require_frames(self, context: UploadContext, **given: object) -> None:
-        """Raises UsageError for what is no DataFrame, by its argument's name. Another state writer than Spark's takes what it likes."""
-        if isinstance(self._state_writer, SparkStateWriter):
-            from holdfast.writers.spark_changes import require_frames
-
-            require_frames(context, given)
 
     def _next_layer(self, operator: str, state: str) -> int:
         """The parent's highest layer of the state plus 1: a base hides what lies below it."""

@@ -3,18 +3,15 @@
 For savepoints, which may be moved, for checkpoints of other catalogs, and for jobs that start in the mode no-claim.
 """
 
-import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.catalog import paths
 from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
-from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage import Storage, copy_stream
 from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Scope, StateInfo, StoredFile
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.upload import UploadContext
-
-COPY_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +112,10 @@ def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> t
 
 def copy_object(source: Checkpoint, path: str, expected: tuple[int, str], target: Storage, target_path: str) -> None:
     """Copy one file of a checkpoint, of this size and SHA-256. Raises DamagedFileError; then there is no copy."""
-    digest, size_bytes = hashlib.sha256(), 0
     try:
         with source.storage.open_stream(path) as data, target.create_stream(target_path) as copy:
-            while piece := data.read(COPY_BYTES):
-                digest.update(piece)
-                size_bytes += len(piece)
-                copy.write(piece)
-            if (size_bytes, digest.hexdigest()) != expected:
+            copied = copy_stream(data, copy)
+            if (copied.size_bytes, copied.sha256) != expected:
                 msg = f"{path} of {source!r} is damaged: it was not copied. Restore it from a copy, or use another checkpoint"
                 raise DamagedFileError(msg)
     except FileNotFoundError as error:
@@ -146,8 +139,5 @@ def _path(file: StoredFile, scope: Scope, number: int, context: UploadContext) -
     task, extension = f"{context.call}_copy{number}", file.path.rpartition(".")[2]
     if context.directory is not None:
         return f"{context.directory}/{task}.{extension}"
-    if extension == paths.OWNED_EXTENSION:
-        return paths.shared_file(context.job_id, context.metadata.checkpoint_id, context.attempt, task, extension)
-    if scope is Scope.EXCLUSIVE:
-        return paths.exclusive_file(context.job_id, context.metadata.checkpoint_id, context.attempt, task, extension)
-    return paths.streamed_file(context.job_id, context.metadata.checkpoint_id, context.attempt, task, 0)
+    place = paths.exclusive_file if scope is Scope.EXCLUSIVE else paths.shared_file
+    return place(context.job_id, context.metadata.checkpoint_id, context.attempt, task, extension)

@@ -16,13 +16,12 @@ from holdfast.catalog import facts as f
 from holdfast.catalog import owned_files, owner_rules, paths
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
-from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage import Storage, copy_stream
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointMetrics, Chunk, JobId, OwnedFile, Role, Scope, StateInfo, StoredFile
 from holdfast.writers.increments import ParentState, Written, bytes_of, in_full
 from holdfast.writers.upload import UploadContext
 
-COPY_BYTES = 8 * 1024 * 1024
 FILES = "files"
 FILE_LAYER = 0  # of every file: a handle is the file's for ever, whichever checkpoint refers to it anew
 
@@ -49,16 +48,13 @@ class Owner:
         `name` is the task's own word for it.
         Raises UsageError for data of another kind, or a name that is none.
         """
-        _require_name(name, "a file")
-        fresh, digest, size_bytes = self.environment.new_id(), hashlib.sha256(), 0
+        paths.require_name(name, "a file")
+        fresh = self.environment.new_id()
         path = paths.owned_file(self.job_id, self.name, self.attempt, fresh)
         with _opened(name, data) as source, self.storage.create_stream(path) as target:
-            while piece := source.read(COPY_BYTES):
-                digest.update(piece)
-                size_bytes += len(piece)
-                target.write(piece)
+            written = copy_stream(source, target)
         file_id = paths.file_id(self.attempt, fresh, 0)
-        return OwnedFile(name=name, file_id=file_id, path=path, size_bytes=size_bytes, sha256=digest.hexdigest())
+        return OwnedFile(name=name, file_id=file_id, path=path, size_bytes=written.size_bytes, sha256=written.sha256)
 
     def read(self, file: OwnedFile) -> bytes:
         """The bytes of a file of this catalog, verified. Raises DamagedFileError, also where it is gone after its release."""
@@ -83,7 +79,7 @@ class Owner:
 
 def own(transactor: Transactor, storage: Storage, environment: Environment, job: str, name: str, process: str | None) -> Owner:
     """Open an owner, or go on with the one of this name that is open. See `Catalog.own`."""
-    _require_name(name, "an owner")
+    paths.require_name(name, "an owner")
     token = AttemptToken(environment.new_id())
     transactor.fresh()  # memory may have one open that was released since
     opened: f.AttemptOpened = transactor.run(lambda state: owner_rules.open_owner(state, state.job_named(job).job_id, name, token, process))
@@ -182,10 +178,4 @@ def _require_different_names(owner: Owner, files: Sequence[OwnedFile]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         msg = f"two files of {owner!r} are named {twice!r}: within a checkpoint a file is found by its name, give each its own"
-        raise UsageError(msg)
-
-
-def _require_name(name: object, what: str) -> None:
-    if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
-        msg = f"{name!r} cannot be the name of {what}: give printable characters, and no space at either end"
         raise UsageError(msg)

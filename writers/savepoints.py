@@ -139,7 +139,7 @@ class SavepointWriter:
             UsageError: a state is a DataFrame, and there is no Spark session.
             AttemptEndedError: somebody ended the attempt; nothing was committed.
         """
-        _check_name(name)
+        paths.require_name(name, "a savepoint")
         token = AttemptToken(self.environment.new_id())
         source = self._source(ref, token, name)
         read_state = self.read_state(source)
@@ -300,12 +300,6 @@ def _discard(place: Storage, error: BaseException) -> None:
         delete_own(place, own_files(place))
     except OSError as failure:
         error.add_note(f"what was written so far is left in {place.address} ({failure}): delete that directory")
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
-        msg = f"{name!r} cannot be the name of a savepoint: give printable characters, and no space at either end"
-        raise UsageError(msg)
 
 
 def _require_own(content: Sequence[Chunk], name: str) -> None:

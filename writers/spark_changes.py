@@ -1,6 +1,6 @@
 """Change sets: the rows that are new or other, and the keys of those that are gone, in a layer above the state as it was."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -104,17 +104,6 @@ class _Given:
 
 
 # ---- what a change set must be ------------------------------------------------------------------------------------------
-
-
-def require_frames(context: UploadContext, given: Mapping[str, object]) -> None:
-    """Raises UsageError for what is neither a DataFrame of Spark (Connect's are such) nor left out; says which argument."""
-    from pyspark.sql import DataFrame
-
-    for name, df in given.items():
-        if not (isinstance(df, DataFrame) or (df is None and name in ("upserts", "deletes"))):
-            kind = f"{type(df).__module__}.{type(df).__qualname__}".removeprefix("builtins.")
-            msg = f"state {context.state!r}: {name} is a {kind}, not a DataFrame of Spark: give one, as spark.createDataFrame makes"
-            raise UsageError(msg)
 
 
 def _check(upserts: "DataFrame | None", deletes: "DataFrame | None", context: UploadContext, parent: ParentState | None) -> None:

@@ -22,6 +22,17 @@ SUPPORTED_TYPES = frozenset(
 BINARY_COLLATION = "UTF8_BINARY"
 
 
+def require_frames(context: UploadContext, **given: object) -> None:
+    """Raises UsageError for what is neither a DataFrame of Spark (Connect's are such) nor left out; says which argument."""
+    from pyspark.sql import DataFrame
+
+    for name, df in given.items():
+        if not (isinstance(df, DataFrame) or (df is None and name in ("upserts", "deletes"))):
+            kind = f"{type(df).__module__}.{type(df).__qualname__}".removeprefix("builtins.")
+            msg = f"state {context.state!r}: {name} is a {kind}, not a DataFrame of Spark: give one, as spark.createDataFrame makes"
+            raise UsageError(msg)
+
+
 def keyed(df: "DataFrame", context: UploadContext) -> "DataFrame":
     """The DataFrame with each row's key group in its last column, int32, computed by the JVM; without key columns every row is in group 0.
 

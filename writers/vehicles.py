@@ -48,13 +48,17 @@ class SparkStateWriter:
 
     def write(self, df: "DataFrame", context: UploadContext) -> tuple[list[Ack], StateInfo]:
         from holdfast.writers.spark_files import state_info
+        from holdfast.writers.spark_frame import require_frames
 
+        require_frames(context, df=df)
         acks = self._vehicle().write(df, context)
         return acks, state_info(df, context, acks)
 
     def write_changed_groups(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+        from holdfast.writers.spark_frame import require_frames
         from holdfast.writers.spark_groups import GroupWriter
 
+        require_frames(context, df=df)
         return GroupWriter(self._vehicle(), self.environment).write(df, context, parent, limit)
 
     def write_changes(
@@ -66,7 +70,9 @@ class SparkStateWriter:
         limit: ChainLimit,
     ) -> Written | None:
         from holdfast.writers.spark_changes import ChangeWriter
+        from holdfast.writers.spark_frame import require_frames
 
+        require_frames(context, upserts=upserts, deletes=deletes)
         return ChangeWriter(self._vehicle(), self.environment).write(upserts, deletes, context, parent, limit)
 
     def _vehicle(self) -> Vehicle:
