@@ -393,12 +393,7 @@ def _plain(chunk: Chunk | f.HandleAdded) -> tuple[Any, ...]:
 def _bytes_of(chunk: Chunk, manifest: Manifest, storage: Storage) -> bytes:
     if chunk.inline is not None:
         return chunk.inline
-    path = manifest.files[chunk.file_id].path
-    try:
-        data = storage.read(path)
-    except FileNotFoundError as error:
-        msg = f"I2: {path} of checkpoint {manifest.checkpoint_id} of job {manifest.job!r} is lost"
-        raise AssertionError(msg) from error
+    data = storage.read(manifest.files[chunk.file_id].path)
     return data[chunk.offset_bytes : chunk.offset_bytes + chunk.length_bytes]
 
 

@@ -98,7 +98,12 @@ class Parts(RuleBasedStateMachine):
     def _check_contents(self) -> None:
         for job, line in self.lines.items():
             for number in self.lines.kept(job):
-                assert self.world.states_of(number, job) == line.states[number], f"checkpoint {number} of {job}"
+                try:
+                    found = self.world.states_of(number, job)
+                except FileNotFoundError as error:
+                    msg = f"checkpoint {number} of {job} has lost a file: {error}"
+                    raise AssertionError(msg) from error
+                assert found == line.states[number], f"checkpoint {number} of {job}"
 
     # ---- parts ------------------------------------------------------------------------------------------------------
 
