@@ -37,7 +37,6 @@ from holdfast.catalog.types import (
     CheckpointId,
     CheckpointMetrics,
     Chunk,
-    FileId,
     JobId,
     KeepLast,
     Role,
@@ -189,7 +188,7 @@ class Job:
             state=state,
             subtask=None,
             files=files,
-            chunks=tuple(_chunk(state, file.file_id, file) for file in files),
+            chunks=tuple(chunk_of(state, file, 20_000, range(128)) for file in files),
             metrics=CheckpointMetrics(bytes_written=sum(file.size_bytes for file in files), rows=40_000, upload_ms=310, digest_ms=12),
         )
 
@@ -257,20 +256,21 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _chunk(state: str, file_id: FileId, file: StoredFile) -> Chunk:
+def chunk_of(state: str, file: StoredFile, rows: int, key_groups: range) -> Chunk:
+    """The one chunk of a file."""
     return Chunk(
         operator="main",
         state=state,
-        file_id=file_id,
+        file_id=file.file_id,
         scope=file.scope,
         role=Role.BASE,
         layer=0,
         offset_bytes=0,
         length_bytes=file.size_bytes,
         sha256=file.sha256,
-        rows=20_000,
-        key_group_from=0,
-        key_group_to=127,
+        rows=rows,
+        key_group_from=key_groups.start,
+        key_group_to=key_groups.stop - 1,
     )
 
 

@@ -7,7 +7,7 @@ which all 1,000 changed. Writing the manifest, which has every handle, is timed 
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.commit import Job
+from benchmarks.commit import Job, chunk_of
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
 from holdfast.catalog import paths
 from holdfast.catalog.facts import HandleAdded, HandleEnded
@@ -71,7 +71,7 @@ class _Sized:
                 sha256=f"{i:064x}",
                 scope=Scope.SHARED,
             )
-            self.chunks[at], self.files[file.file_id] = _chunk(file, at), file
+            self.chunks[at], self.files[file.file_id] = chunk_of("aircraft", file, 100, range(at % 128, at % 128 + 1)), file
             new.append(file)
         used = {chunk.file_id for chunk in self.chunks.values()}
         self.files = {file_id: file for file_id, file in self.files.items() if file_id in used}
@@ -99,20 +99,3 @@ class _Sized:
             chunks=tuple(self.chunks.values()),
             files=self.files,
         )
-
-
-def _chunk(file: StoredFile, at: int) -> Chunk:
-    return Chunk(
-        operator="main",
-        state="aircraft",
-        file_id=file.file_id,
-        scope=file.scope,
-        role=Role.BASE,
-        layer=0,
-        offset_bytes=0,
-        length_bytes=file.size_bytes,
-        sha256=file.sha256,
-        rows=100,
-        key_group_from=at % 128,
-        key_group_to=at % 128,
-    )

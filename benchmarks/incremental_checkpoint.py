@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.changes import run_changes
 from benchmarks.harness import Result
-from benchmarks.spark_support import KEY, ROWS, STATE
+from benchmarks.spark_support import KEY, ROWS, STATE, changed
 
 ROUNDS = 7
 TIMES_LESS = 6
@@ -13,11 +13,7 @@ TIMES_LESS = 6
 def run(scratch: Path, rows: int = ROWS, rounds: int = ROUNDS) -> list[Result]:
     """`bytes` and `time`."""
 
-    def change(everything, n):  # type: ignore[no-untyped-def]
-        changed = everything.where(f"pmod(xxhash64(tailnum, {n}), 100) = 0")
-        return changed.selectExpr("tailnum", f"flights + {n} AS flights", "distance", "mean_delay", "last_airport")
-
     def write(checkpoint, given):  # type: ignore[no-untyped-def]
         checkpoint.write_changes(STATE, upserts=given, key=KEY)
 
-    return run_changes("incremental_checkpoint", scratch, rows, rounds, change, write, TIMES_LESS)
+    return run_changes("incremental_checkpoint", scratch, rows, rounds, changed, write, TIMES_LESS)

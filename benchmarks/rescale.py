@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import holdfast
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
-from benchmarks.spark_support import KEY, ROWS, STATE, session, state
+from benchmarks.spark_support import KEY, ROWS, STATE, scan, session, state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,8 +26,8 @@ def run(scratch: Path, rows: int = ROWS, rounds: int = ROUNDS) -> list[Result]:
             savepoint = job.savepoint("measured", spark=spark)
         half = range(GROUPS // 2)
         sides = {
-            "half": lambda _: seconds(lambda: _scan(savepoint.read(spark, STATE, key_groups=half))),
-            "whole": lambda _: seconds(lambda: _scan(savepoint.read(spark, STATE))),
+            "half": lambda _: seconds(lambda: scan(savepoint.read(spark, STATE, key_groups=half))),
+            "whole": lambda _: seconds(lambda: scan(savepoint.read(spark, STATE))),
         }
         tell("rescale: warming up")
         for side in sides.values():
@@ -55,14 +55,10 @@ def _bytes_read(spark: "SparkSession", df: "DataFrame") -> int:
     context, group = spark.sparkContext, f"scan {id(df)}"
     spark.conf.set(VECTORED, "false")
     context.setJobGroup(group, group)
-    _scan(df)
+    scan(df)
     context.setLocalProperty("spark.jobGroup.id", "")
     spark.conf.unset(VECTORED)
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = {stage for info in infos if info is not None for stage in info.stageIds}
     return sum(int(store.lastStageAttempt(stage).inputBytes()) for stage in stages)
-
-
-def _scan(df: "DataFrame") -> None:
-    df.write.format("noop").mode("overwrite").save()

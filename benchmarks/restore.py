@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import holdfast
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
-from benchmarks.spark_support import KEY, ROWS, STATE, session, state
+from benchmarks.spark_support import KEY, ROWS, STATE, scan, session, state
 from holdfast.writers.upload import KEY_GROUP_COLUMN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 ROUNDS = 15
 JOB = "aircraft"
@@ -34,7 +34,7 @@ def run(scratch: Path, rows: int = ROWS, rounds: int = ROUNDS) -> list[Result]:
         sides = {
             "verified": lambda _: seconds(lambda: _restore(catalog, spark, verify=True)),
             "plain": lambda _: seconds(lambda: _restore(catalog, spark, verify=False)),
-            "spark": lambda _: seconds(lambda: _scan(spark.read.parquet(*files).drop(KEY_GROUP_COLUMN))),
+            "spark": lambda _: seconds(lambda: scan(spark.read.parquet(*files).drop(KEY_GROUP_COLUMN))),
         }
         tell("restore: warming up")
         for side in sides.values():
@@ -61,8 +61,4 @@ def run(scratch: Path, rows: int = ROWS, rounds: int = ROUNDS) -> list[Result]:
 
 def _restore(catalog: "holdfast.Catalog", spark: "SparkSession", *, verify: bool) -> None:
     with catalog.checkpoint(JOB) as checkpoint:
-        _scan(checkpoint.read(spark, STATE, verify=verify))
-
-
-def _scan(df: "DataFrame") -> None:
-    df.write.format("noop").mode("overwrite").save()
+        scan(checkpoint.read(spark, STATE, verify=verify))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import holdfast
 from benchmarks.changes import LONG_CHAIN
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
-from benchmarks.spark_support import KEY, ROWS, STATE, session, state
+from benchmarks.spark_support import KEY, ROWS, STATE, changed, scan, session, state
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 ROUNDS = 7
 JOB = "aircraft"
@@ -28,7 +28,7 @@ def run(scratch: Path, rows: int = ROWS, rounds: int = ROUNDS) -> list[Result]:
         with catalog.checkpoint(JOB) as checkpoint:
             checkpoint.read(spark, STATE).write.parquet(str(merged))
         sides = {name: _side(catalog, spark, 1 + count) for name, (count, _) in CHAINS.items()}
-        sides["spark"] = lambda _: seconds(lambda: _scan(spark.read.parquet(str(merged))))
+        sides["spark"] = lambda _: seconds(lambda: scan(spark.read.parquet(str(merged))))
         tell("restore_chain: warming up")
         for side in sides.values():
             side(0)
@@ -52,19 +52,13 @@ def write_chain(catalog: holdfast.Catalog, spark: "SparkSession", rows: int) -> 
         with job.checkpoint() as checkpoint:
             checkpoint.write(STATE, base, key=KEY)
         for n in range(1, max(count for count, _ in CHAINS.values()) + 1):
-            changed = base.where(f"pmod(xxhash64(tailnum, {n}), 100) = 0")
-            upserts = changed.selectExpr("tailnum", f"flights + {n} AS flights", "distance", "mean_delay", "last_airport")
             with job.checkpoint() as checkpoint:
-                checkpoint.write_changes(STATE, upserts=upserts, key=KEY)
+                checkpoint.write_changes(STATE, upserts=changed(base, n), key=KEY)
 
 
 def _side(catalog: holdfast.Catalog, spark: "SparkSession", number: int):  # type: ignore[no-untyped-def]
     def restore() -> None:
         with catalog.checkpoint(JOB, number) as checkpoint:
-            _scan(checkpoint.read(spark, STATE))
+            scan(checkpoint.read(spark, STATE))
 
     return lambda _: seconds(restore)
-
-
-def _scan(df: "DataFrame") -> None:
-    df.write.format("noop").mode("overwrite").save()

@@ -49,3 +49,14 @@ def state(spark: "SparkSession", rows: int = ROWS) -> "DataFrame":
         (scattered / 977.0).alias("mean_delay"),
         F.concat(F.lit("A"), F.pmod(number, F.lit(400)).cast("string")).alias("last_airport"),
     )
+
+
+def changed(rows: "DataFrame", n: int) -> "DataFrame":
+    """1 % of the rows of `state`, others for each n, with other values."""
+    some = rows.where(f"pmod(xxhash64(tailnum, {n}), 100) = 0")
+    return some.selectExpr("tailnum", f"flights + {n} AS flights", "distance", "mean_delay", "last_airport")
+
+
+def scan(df: "DataFrame") -> None:
+    """Read every row, and do nothing with it."""
+    df.write.format("noop").mode("overwrite").save()

@@ -12,9 +12,8 @@ from holdfast.catalog import lifecycle, paths
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.state import Ref
 from holdfast.catalog.types import AttemptToken, Role, Scope, Status, StoredFile
+from tests.support.front_door import LARGE, ask, contents
 from tests.support.invariants import assert_catalog_sound
-
-LARGE = b"x" * 50_000  # a file of its own; what is smaller is inline
 
 
 @pytest.fixture
@@ -28,16 +27,6 @@ def write(job: holdfast.Coordinator, **states: bytes) -> int:
         for name, data in states.items():
             checkpoint.write_bytes(name, data)
     return int(checkpoint.checkpoint_id)
-
-
-def ask(catalog: holdfast.Catalog, sql: str) -> list[tuple[Any, ...]]:
-    with catalog.duckdb() as connection:
-        return connection.execute(sql).fetchall()
-
-
-def contents(checkpoint: holdfast.Checkpoint | None) -> dict[str, bytes]:
-    assert checkpoint is not None
-    return {state: checkpoint.read_bytes(state) for state in checkpoint.states}
 
 
 # ---- savepoints are copied, however they are named ---------------------------------------------------------------------------

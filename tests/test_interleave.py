@@ -3,7 +3,7 @@
 Whoever loses gets a clear error of the right kind; the catalog is sound after each, goes on, and is clean after vacuum and scrub.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -142,25 +142,32 @@ def run_with(prepare: Callable[[], Scene], n: int, between: Callable[[Scene], No
     return scene, raised, calls
 
 
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
-def test_between_any_two_calls_of_a_commit(operation: Callable[[Scene], None]) -> None:
-    allowed = MAY_RAISE.get(operation.__name__, ())
-    n, outcomes = 1, set()
+def told_at_every_call(
+    prepare: Callable[[], Scene], between: Callable[[Scene], None], allowed: tuple[type[BaseException], ...]
+) -> Iterator[BaseException | None]:
+    """What the act was told, with `between` before its first call, before its second and so on; each time the catalog is sound and goes on."""
+    n = 1
     while True:
-        scene, raised, calls = run_with(later_checkpoint, n, operation)
+        scene, raised, calls = run_with(prepare, n, between)
         if calls < n:
-            break
+            return
         try:
-            assert raised is None or isinstance(raised, allowed), f"the commit was told {raised!r}"
+            assert raised is None or isinstance(raised, allowed), f"it was told {raised!r}"
             assert_catalog_sound(scene.world)
             resume(scene.world)
         except BaseException as error:
-            error.add_note(f"{operation.__name__} before call {n}: {scene.actor.faults.log}")
+            error.add_note(f"{between.__name__} before call {n} of {prepare.__name__}: {scene.actor.faults.log}")
             raise
-        outcomes.add(type(raised))
+        yield raised
         n += 1
-    assert n > 10
-    assert outcomes >= {*allowed, type(None)}, "the commit was never overtaken"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+def test_between_any_two_calls_of_a_commit(operation: Callable[[Scene], None]) -> None:
+    allowed = MAY_RAISE.get(operation.__name__, ())
+    outcomes = [type(raised) for raised in told_at_every_call(later_checkpoint, operation, allowed)]
+    assert len(outcomes) >= 10
+    assert {*outcomes} >= {*allowed, type(None)}, "the commit was never overtaken"
 
 
 @pytest.mark.parametrize("prepare", SCENES.values(), ids=SCENES)
@@ -176,20 +183,7 @@ def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callab
         between, allowed = own_coordinator, (AttemptEndedError,)
     else:
         between, allowed = own_coordinator, (RefusedError,)
-    n = 1
-    while True:
-        scene, raised, calls = run_with(prepare, n, between)
-        if calls < n:
-            break
-        try:
-            assert raised is None or isinstance(raised, allowed), f"it was told {raised!r}"
-            assert_catalog_sound(scene.world)
-            resume(scene.world)
-        except BaseException as error:
-            error.add_note(f"a commit before call {n} of {prepare.__name__}")
-            raise
-        n += 1
-    assert n > 3
+    assert len([*told_at_every_call(prepare, between, allowed)]) >= 3
 
 
 @pytest.mark.parametrize(
@@ -197,28 +191,18 @@ def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callab
 )
 def test_between_any_two_calls_of_a_task_that_writes_refers_and_releases(operation: Callable[[Scene], None]) -> None:
     """Release against an attempt in flight, at every call: the checkpoint is committed with the file there, or refused."""
-    refusals: dict[str, set[type]] = {
+    refusals: dict[str, set[type[BaseException]]] = {
         "release_logs": {RefusedError},
         "release_owner": {RefusedError, AlreadyExistsError},
         "vacuum_then_scrub": set(),
     }
     allowed = refusals.get(operation.__name__, {FencedError})
-    n, outcomes = 1, set()
-    while True:
-        scene, raised, calls = run_with(scenes.task_owned, n, operation)
-        if calls < n:
-            break
-        try:
-            assert raised is None or type(raised) in allowed, f"it was told {raised!r}"
-            if isinstance(raised, RefusedError):
-                assert "of owner 'wal': it was released meanwhile" in str(raised)
-            assert_catalog_sound(scene.world)
-            resume(scene.world)
-        except BaseException as error:
-            error.add_note(f"{operation.__name__} before call {n}: {scene.actor.faults.log}")
-            raise
+    outcomes: set[type] = set()
+    for raised in told_at_every_call(scenes.task_owned, operation, tuple(allowed)):
+        assert raised is None or type(raised) in allowed
+        if isinstance(raised, RefusedError):
+            assert "of owner 'wal': it was released meanwhile" in str(raised)
         outcomes.add(type(raised))
-        n += 1
     assert outcomes == {*allowed, type(None)}
 
 

@@ -10,9 +10,8 @@ import pytest
 
 import holdfast
 from holdfast.catalog.errors import FencedError
+from tests.support.front_door import LARGE, ask, contents
 from tests.support.invariants import assert_catalog_sound, assert_clean
-
-LARGE = b"x" * 50_000  # a file of its own; what is smaller is inline
 
 
 @pytest.fixture
@@ -27,15 +26,6 @@ def write(catalog: holdfast.Catalog, job: str = "flights", **states: bytes) -> i
             for name, data in states.items():
                 checkpoint.write_bytes(name, data)
     return int(checkpoint.checkpoint_id)
-
-
-def ask(catalog: holdfast.Catalog, sql: str) -> list[tuple[Any, ...]]:
-    with catalog.duckdb() as connection:
-        return connection.execute(sql).fetchall()
-
-
-def contents(checkpoint: holdfast.Checkpoint) -> dict[str, bytes]:
-    return {state: checkpoint.read_bytes(state) for state in checkpoint.states}
 
 
 # ---- taking them -----------------------------------------------------------------------------------------------------------
