@@ -157,7 +157,7 @@ def i3_deletions_were_condemned(evidence: Evidence, _: References) -> None:
             continue
         at = folds.at(min(call.version, call.durable_version))
         status = {at.files[file_id].path: status for file_id, status in at.status.items()}
-        if status.get(call.path) is FileStatus.CONDEMNED:
+        if status.get(call.path) in (FileStatus.CONDEMNED, FileStatus.GONE):  # gone: a late delete of an earlier vacuum; no path comes back
             continue
         present = {path for path, s in status.items() if s is not FileStatus.GONE}
         verdict = OrphanRule.over(at.state, present).judge(call.path)
