@@ -1,6 +1,8 @@
 """Digests of rows, taken by Spark in the JVM: of each key group in one pass, and of all that an action writes."""
 
+import operator
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.errors import UsageError
@@ -83,13 +85,24 @@ def _value(field: "StructField") -> "Column":
 
 
 def _marks(fields: Sequence["StructField"]) -> "Column":
-    """What the hash does not tell of these values, two bits of each in one long: one value to hash in place of many."""
+    """What the hash does not tell of these values, two bits of each in one long: one value to hash in place of many.
+
+    Of most rows there is nothing to tell, which is asked first: a quarter of the whole digest's time.
+    """
     from pyspark.sql import functions
 
-    packed = functions.lit(0).cast("bigint")
+    packed = none = functions.lit(0).cast("bigint")
     for i, field in enumerate(fields):
         packed = packed.bitwiseOR(_mark(field, 2 * i))
-    return packed
+    return functions.when(reduce(operator.and_, map(_is_told, fields)), none).otherwise(packed)
+
+
+def _is_told(field: "StructField") -> "Column":
+    """Whether the hash tells all of the value. Null, where it is not known: then the mark says."""
+    from pyspark.sql import functions
+
+    column = functions.col(quoted(field.name))
+    return column != functions.lit(0.0) if _is_floating(field) else column.isNotNull()
 
 
 def _mark(field: "StructField", shift: int) -> "Column":
@@ -101,10 +114,14 @@ def _mark(field: "StructField", shift: int) -> "Column":
 
     column = functions.col(quoted(field.name))
     mark = functions.when(column.isNull(), bits(_NULL))
-    if field.dataType.typeName() in ("float", "double"):  # a text is made of zeros only
+    if _is_floating(field):  # a text is made of zeros only
         negative = (column == functions.lit(0.0)) & (column.cast("string") == functions.lit("-0.0"))
         mark = mark.when(negative, bits(_NEGATIVE_ZERO))
     return mark.otherwise(bits(0))
+
+
+def _is_floating(field: "StructField") -> bool:
+    return field.dataType.typeName() in ("float", "double")
 
 
 def _aggregates(hashed: "Column") -> list["Column"]:
