@@ -1,15 +1,20 @@
-"""Time, ids and randomness: the only module that asks the machine for them. All three are passed in everywhere else."""
+"""Time, ids, randomness and threads: the only module that asks the machine for them. All are passed in everywhere else."""
 
 import getpass
 import os
 import random
 import socket
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 VERSION = "0.1.0"
+THREADS = 4  # of a process, for files that are copied beside its own work
+
+T = TypeVar("T")
 
 
 class Environment(Protocol):
@@ -26,6 +31,9 @@ class Environment(Protocol):
 
     def pause(self, attempt: int) -> None:
         """Wait with jitter before retry number `attempt` (from 0); longer with each."""
+
+    def start(self, work: Callable[[], T]) -> "Future[T]":
+        """Do this beside the caller, who asks for its result. Work never waits for other work that was started."""
 
     @property
     def actor(self) -> str:
@@ -49,6 +57,22 @@ class SystemEnvironment:
 
     def pause(self, attempt: int) -> None:
         time.sleep(random.uniform(0.2, 1.0) * min(0.01 * 2**attempt, 1.0))
+
+    def start(self, work: Callable[[], T]) -> "Future[T]":
+        return _threads().submit(work)
+
+
+_pool: list[ThreadPoolExecutor] = []
+
+
+def _threads() -> ThreadPoolExecutor:
+    """The process's own: a fork has none of its parent's threads."""
+    if not _pool:
+        _pool.append(ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast"))
+    return _pool[0]
+
+
+os.register_at_fork(after_in_child=_pool.clear)
 
 
 def _user() -> str:

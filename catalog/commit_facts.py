@@ -142,4 +142,5 @@ def ack_fact(job_id: JobId, seq: int, ack: Ack) -> f.Acknowledged:
         upload_ms=ack.metrics.upload_ms,
         digest_ms=ack.metrics.digest_ms,
         sort_ms=ack.metrics.sort_ms,
+        sync_ms=ack.metrics.sync_ms,
     )

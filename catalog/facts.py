@@ -232,6 +232,7 @@ class Acknowledged:
     upload_ms: int
     digest_ms: int
     sort_ms: int | None
+    sync_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,7 @@ SCHEMA = pa.schema(
         pa.field("upload_ms", pa.int64()),
         pa.field("digest_ms", pa.int64()),
         pa.field("sort_ms", pa.int64()),
+        pa.field("sync_ms", pa.int64()),
         pa.field("run_id", pa.string()),
         pa.field("what", pa.string()),
         pa.field("started_at", TIMESTAMP),

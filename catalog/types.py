@@ -115,7 +115,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateInfo:
-    """What a checkpoint says of one state. Format is "parquet", "bytes" or "files" (whole files, which a task wrote).
+    """What a checkpoint says of one state.
+
+    Format is "parquet", "bytes", "files" (whole files, which a task wrote) or "directory" (of an embedded store, for each subtask).
 
     `schema` is Spark's JSON of the user's columns, without `_key_group`.
     """
@@ -136,8 +138,8 @@ class StateInfo:
 
     @property
     def is_key_group_aware(self) -> bool:
-        """Whether it has no rows, or keys by which they can be split."""
-        return self.format != "parquet" or bool(self.key_columns)
+        """Whether it can be split by key, or has nothing to split: not the rows without keys, nor the directory of a store (FLINK-5053)."""
+        return self.format in ("bytes", "files") or bool(self.key_columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,7 @@ class CheckpointMetrics:
     upload_ms: int = 0
     digest_ms: int = 0
     sort_ms: int | None = None  # None: nothing was sorted by key group, or Spark did not tell
+    sync_ms: int | None = None  # while the store stood still for its snapshot. None: there was none, or nobody told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

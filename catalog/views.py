@@ -139,7 +139,7 @@ WHERE o.kind = 'attempt_opened' AND o.purpose = 'owner'
 """
 
 _ACK_METRICS = """
-SELECT job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, sort_ms, rows
+SELECT job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, sort_ms, sync_ms, rows
 FROM facts
 WHERE kind = 'ack'
 """

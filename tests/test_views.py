@@ -33,7 +33,7 @@ CONTRACT = {
     "holds": "job_id, checkpoint_id, hold, note, created_at, created_by",
     "readers": "job_id, checkpoint_id, attempt, opened_by, since, process",
     "unreferenced_files": "file_id, job_id, path, size_bytes",
-    "ack_metrics": "job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, sort_ms, rows",
+    "ack_metrics": "job_id, checkpoint_id, operator, state, subtask, bytes_written, bytes_reused, upload_ms, digest_ms, sort_ms, sync_ms, rows",
     "maintenance_runs": "run_id, what, started_at, ended_at, outcome, figures",
     "owners": "job_id, job, owner, attempt, opened_at, opened_by, process, files, total_bytes, referenced_files",
 }

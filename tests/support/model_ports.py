@@ -1,5 +1,7 @@
 """What the processes of the model run on: ids that count, a ledger around whose commits one may die, a storage whose deletes come late."""
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -8,6 +10,7 @@ from holdfast.catalog.ledger_memory import MemoryLedger
 from holdfast.catalog.storage_memory import MemoryStorage
 from holdfast.catalog.transactions import READ_TRIES
 from tests.support.faults import Crash
+from tests.support.threads import T, at_once
 
 if TYPE_CHECKING:
     from tests.support.model_world import World
@@ -34,6 +37,9 @@ class ModelEnvironment:
 
     def pause(self, attempt: int) -> None:
         pass
+
+    def start(self, work: Callable[[], T]) -> "Future[T]":
+        return at_once(work)
 
 
 class ModelLedger(MemoryLedger):

@@ -7,6 +7,7 @@ or deleted with the version at its time, and every checkpoint that a caller was 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -59,6 +60,7 @@ from tests.support.faults import Faults
 from tests.support.faulty_ledger import FaultyLedger
 from tests.support.faulty_storage import FaultyStorage
 from tests.support.invariants import Acknowledgement, Evidence, StorageCall, read_states
+from tests.support.threads import T, at_once
 
 JOB = "flights"
 KEEP_ONE = KeepLast(1)
@@ -98,6 +100,9 @@ class FakeEnvironment:
 
     def pause(self, attempt: int) -> None:
         pass
+
+    def start(self, work: Callable[[], T]) -> "Future[T]":
+        return at_once(work)
 
 
 class FakeStateWriter:
