@@ -4,7 +4,9 @@ import getpass
 import os
 import random
 import socket
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -26,6 +28,9 @@ class Environment(Protocol):
 
     def pause(self, attempt: int) -> None:
         """Wait with jitter before retry number `attempt` (from 0); longer with each."""
+
+    def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
+        """Call `ring` once, in a thread of its own, in so many seconds of `monotonic_s`; returns what calls it off."""
 
     @property
     def actor(self) -> str:
@@ -49,6 +54,12 @@ class SystemEnvironment:
 
     def pause(self, attempt: int) -> None:
         time.sleep(random.uniform(0.2, 1.0) * min(0.01 * 2**attempt, 1.0))
+
+    def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
+        timer = threading.Timer(min(after_s, threading.TIMEOUT_MAX), ring)
+        timer.daemon = True  # it keeps no process alive: a process that ends has its attempts ended by the next start
+        timer.start()
+        return timer.cancel
 
 
 def _user() -> str:

@@ -1,5 +1,6 @@
 """What the processes of the model run on: ids that count, a ledger around whose commits one may die, a storage whose deletes come late."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -34,6 +35,9 @@ class ModelEnvironment:
 
     def pause(self, attempt: int) -> None:
         pass
+
+    def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
+        raise AssertionError("nothing of the model is impatient")
 
 
 class ModelLedger(MemoryLedger):
