@@ -1,6 +1,7 @@
 """A checkpoint's timeout, and failures that a job tolerates: over the reference adapters, with alarms that ring when a test says so."""
 
 import errno
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -254,6 +255,26 @@ def test_the_machines_own_alarm_ends_an_attempt_from_a_thread_of_its_own(tmp_pat
                 with other.duckdb() as connection:
                     ended = connection.execute("SELECT status, reason FROM attempts WHERE status <> 'open'").fetchall()
         assert ended == [("aborted", "expired: not committed within 0.01 s")]
+
+
+def test_an_alarm_that_rings_in_the_middle_of_the_commit_waits_for_it_and_ends_nothing(world: World) -> None:
+    """In a thread of its own, as the machine's alarms are: one lock spans a transaction from its decision to its end."""
+    process, coordinator = begun(world)
+    threads: list[threading.Thread] = []
+
+    def on_call(call: int, verb: str, path: str) -> None:
+        if verb == "append" and not threads:
+            threads.append(threading.Thread(target=process.environment.ring))
+            threads[0].start()
+
+    with coordinator.checkpoint() as writer:
+        write_states(writer, {"planes": [b"2"]})
+        process.arm(on_call=on_call)
+    threads[0].join()
+    assert writer.result is not None
+    assert status_of(world, writer.attempt) == (Status.COMMITTED, None)
+    assert process.checkpoint(coordinator, {"offsets": b"3"}) == 3
+    resume(world)
 
 
 def test_a_watch_that_is_over_waits_for_an_end_on_its_way_and_begins_no_other() -> None:
