@@ -4,6 +4,7 @@ import getpass
 import os
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,6 +36,9 @@ class Environment(Protocol):
     def start(self, work: Callable[[], T]) -> "Future[T]":
         """Do this beside the caller, who asks for its result. Work never waits for other work that was started."""
 
+    def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
+        """Call `ring` once, in a thread of its own, in so many seconds of `monotonic_s`; returns what calls it off."""
+
     @property
     def actor(self) -> str:
         """Who acts: `user@host holdfast/<version>`."""
@@ -60,6 +64,12 @@ class SystemEnvironment:
 
     def start(self, work: Callable[[], T]) -> "Future[T]":
         return _threads().submit(work)
+
+    def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
+        timer = threading.Timer(min(after_s, threading.TIMEOUT_MAX), ring)
+        timer.daemon = True  # it keeps no process alive: a process that ends has its attempts ended by the next start
+        timer.start()
+        return timer.cancel
 
 
 _pool: list[ThreadPoolExecutor] = []

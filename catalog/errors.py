@@ -14,6 +14,7 @@ HoldfastError
     UnsafeSettingsError    engine settings under which a write could lose or double rows
   FencedError              a newer coordinator owns the job: stop; never retried
   AttemptEndedError        the attempt was killed, expired or aborted: start another
+  TooManyFailuresError     more checkpoints in a row failed than the job tolerates: look at the cause
   CorruptionError          bytes are missing or wrong: report, restore; nothing was changed
     DamagedFileError       a state file or a manifest
     DamagedLedgerError     the ledger's log or data
@@ -75,6 +76,10 @@ class FencedError(HoldfastError):
 
 class AttemptEndedError(HoldfastError):
     """The attempt was ended by somebody else; what it uploaded is garbage, a new attempt may begin."""
+
+
+class TooManyFailuresError(HoldfastError):
+    """More checkpoints in a row failed than the job tolerates; the last failure is the cause."""
 
 
 class CorruptionError(HoldfastError):

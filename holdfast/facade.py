@@ -39,6 +39,7 @@ from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.leases import Lease
 from holdfast.writers.owners import Owner, own, release
+from holdfast.writers.patience import Patience
 from holdfast.writers.pins import Pins
 from holdfast.writers.registration import register_job, require_policies
 from holdfast.writers.restore import Checkpoint, kept_by, open_committed
@@ -103,6 +104,8 @@ class Catalog:
         allow_non_restored: Collection[str] = (),
         renamed: Mapping[str, str] | None = None,
         upload: UploadBy = "native",
+        checkpoint_timeout_s: float | None = None,
+        tolerated_failures: int = 0,
     ) -> Coordinator:
         """Become the coordinator of a job, registering it if it is new: a new epoch, which fences a predecessor.
 
@@ -116,6 +119,8 @@ class Catalog:
         rule for a Spark session of more than 85 cores.
         `chain` bounds the change sets above a base. `on_end` says which outcomes of the job drop its checkpoints.
         `upload` is "native" (Spark's writer; every host must share the file system) or "streamed" (one upload for each task).
+        `checkpoint_timeout_s` (None: no limit) is how long the block of a checkpoint may take before its attempt is ended, and
+        `tolerated_failures` how many checkpoints in a row may fail before one raises: see `Coordinator.checkpoint`.
         Raises:
             UsageError: an argument cannot be what it is; nothing was registered.
             RefusedError: the job has another max_parallelism, the checkpoint to start from was dropped, or a state would be lost.
@@ -123,6 +128,7 @@ class Catalog:
         """
         writer = state_writer(upload)
         require_policies(retention, on_end, chain)
+        patience = Patience(timeout_s=checkpoint_timeout_s, tolerated_failures=tolerated_failures)
         mapped = Mapped(states=states, allow_non_restored=allow_non_restored, renamed=renamed or {})
         begin = beginning(start, mode, mapped, job, self._storage, self._transactor)
         job_id = register_job(
@@ -139,6 +145,7 @@ class Catalog:
             on_end=on_end,
             chain=chain,
             beginning=begin,
+            patience=patience,
         )
 
     def checkpoint(self, job: str, checkpoint_id: int | None = None) -> Checkpoint:

@@ -4,6 +4,8 @@ Whoever loses gets a clear error of the right kind; the catalog is sound after e
 """
 
 from collections.abc import Callable, Iterator
+from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,37 @@ def kill(scene: Scene) -> None:
     vacuum_then_scrub(scene)
 
 
+def expire(scene: Scene) -> None:
+    """The block's time is over, and a cleanup takes what it wrote: now, or once the block is out of the transaction that it is in, for the
+    alarm's thread waits for that."""
+    coordinator, process = scene.coordinator, scene.actor
+    assert coordinator is not None
+
+    def ring(*_: object) -> None:
+        if is_free(coordinator._transactor._lock):
+            process.faults.on_call = None
+            process.environment.ring()
+            vacuum_then_scrub(scene)
+
+    process.faults.on_call = ring
+    ring()
+
+
+def is_free(lock: Any) -> bool:
+    """Whether another thread than this would get the lock."""
+    got: list[bool] = []
+
+    def take() -> None:
+        got.append(lock.acquire(blocking=False))
+        if got[0]:
+            lock.release()
+
+    thread = Thread(target=take)
+    thread.start()
+    thread.join()
+    return got[0]
+
+
 def hold(scene: Scene) -> None:
     try:
         scene.world.process().hold(2)
@@ -101,7 +134,7 @@ OPERATIONS: dict[str, Callable[[Scene], None]] = {
     operation.__name__: operation
     for operation in (
         vacuum, stale_vacuum, scrub, vacuum_then_scrub, second_coordinator, second_coordinator_and_cleanup, rolled_back_coordinator,
-        drop, kill, hold, read, release_logs, release_owner,
+        drop, kill, expire, hold, read, release_logs, release_owner,
     )
 }  # fmt: skip
 
@@ -111,6 +144,7 @@ MAY_RAISE: dict[str, tuple[type[HoldfastError], ...]] = {
     "second_coordinator_and_cleanup": (FencedError,),
     "rolled_back_coordinator": (FencedError,),
     "kill": (AttemptEndedError,),
+    "expire": (AttemptEndedError,),
 }
 
 
@@ -174,7 +208,8 @@ def test_between_any_two_calls_of_a_commit(operation: Callable[[Scene], None]) -
 def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callable[[], Scene]) -> None:
     """The commit is by the job's own coordinator, where the scene has one that does not act itself; else by a new one, with a cleanup."""
     if prepare in (
-        scenes.first_checkpoint, scenes.later_checkpoint, scenes.checkpoint_after_others, scenes.abort, scenes.close, scenes.task_owned,
+        scenes.first_checkpoint, scenes.later_checkpoint, scenes.checkpoint_after_others, scenes.abort, scenes.expire, scenes.close,
+        scenes.task_owned,
     ):  # fmt: skip
         between, allowed = second_coordinator_and_cleanup, (FencedError, scenes.Boom)
     elif prepare is scenes.register_and_start:

@@ -1,7 +1,8 @@
 """One checkpoint being written: states in, then manifest, then commit. The top of the upload and acknowledgement path."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -33,6 +34,7 @@ from holdfast.writers.copying import copy_state
 from holdfast.writers.increments import CALLS, ParentState, Written, bytes_of, in_full, with_reused
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.owners import Owner, owner_name, refer_to
+from holdfast.writers.patience import Watch
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import StateWriter
@@ -99,7 +101,10 @@ class CheckpointWriter:
         self._owned: tuple[StoredFile, ...] = ()
         self._calls = 0
         self._sealed = False
+        self._watch: Watch | None = None
+        self._own_error: Exception | None = None  # what a write, or the commit, was last told as
         self.result: CheckpointResult | None = None
+        self.failure: Exception | None = None  # why there is no result, where the job tolerates it
 
     @property
     def checkpoint_id(self) -> CheckpointId:
@@ -132,11 +137,11 @@ class CheckpointWriter:
         if mode not in get_args(Mode):
             msg = f"mode={mode!r} is no way to write a state: give 'full' or 'changed-groups'"
             raise UsageError(msg)
-        context = self._context(state, key)
-        if mode == "full":
-            self._take(in_full(*self._state_writer.write(df, context)), context)
-        else:
-            self._take(self._state_writer.write_changed_groups(df, context, self._parent_state(context), self._chain), context)
+        with self._writing(state, key) as context:
+            if mode == "full":
+                self._take(in_full(*self._state_writer.write(df, context)), context)
+            else:
+                self._take(self._state_writer.write_changed_groups(df, context, self._parent_state(context), self._chain), context)
 
     def write_changes(
         self, state: str, upserts: "DataFrame | None" = None, deletes: "DataFrame | None" = None, *, key: Sequence[str]
@@ -151,15 +156,15 @@ class CheckpointWriter:
                 state is already written or removed in this checkpoint.
             DamagedFileError: the state was to be written anew, and a file of it is damaged.
         """
-        context = self._context(state, key)
-        self._take(self._state_writer.write_changes(upserts, deletes, context, self._parent_state(context), self._chain), context)
+        with self._writing(state, key) as context:
+            self._take(self._state_writer.write_changes(upserts, deletes, context, self._parent_state(context), self._chain), context)
 
     def write_bytes(self, state: str, data: bytes | bytearray | memoryview) -> None:
         """Write a small state as bytes: kept in the manifest and the row when at most 20 kB, else as a file of this checkpoint."""
-        context = self._context(state, ())
-        ack = write_bytes(data, context, self._environment)
-        info = StateInfo(operator=context.operator, state=state, format="bytes", total_bytes=ack.metrics.bytes_written)
-        self._take(in_full([ack], info), context)
+        with self._writing(state, ()) as context:
+            ack = write_bytes(data, context, self._environment)
+            info = StateInfo(operator=context.operator, state=state, format="bytes", total_bytes=ack.metrics.bytes_written)
+            self._take(in_full([ack], info), context)
 
     def task_owned(self, owner: Owner, files: Sequence[OwnedFile]) -> None:
         """Refer to these files of an owner, in this order, as the state of the owner's name. Nothing is uploaded: they are durable.
@@ -170,10 +175,10 @@ class CheckpointWriter:
             UsageError: this is no owner, these are no files of owners, or two have one name.
             RefusedError: a file is another owner's, the owner is another job's, or the state is already written in this checkpoint.
         """
-        context = self._context(owner_name(owner), ())
-        written, owned = refer_to(owner, files, context, self._parent_state(context))
-        self._owned += owned
-        self._take(written, context)
+        with self._writing(owner_name(owner), ()) as context:
+            written, owned = refer_to(owner, files, context, self._parent_state(context))
+            self._owned += owned
+            self._take(written, context)
 
     def remove(self, state: str) -> None:
         """End a state of the parent: this checkpoint does not carry it. Raises NotFoundError if the parent has none of this name."""
@@ -193,6 +198,29 @@ class CheckpointWriter:
         self._take(in_full(*copy_state(source, info, context)), context)
 
     # ---- for the coordinator ----------------------------------------------------------------------------------------
+
+    def watched_by(self, watch: Watch) -> None:
+        """From here each step asks it first whether the attempt is still open."""
+        self._watch = watch
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A step of the attempt: if that has ended meanwhile, it fails with AttemptEndedError, whatever it raised itself (its cause)."""
+        try:
+            if self._watch is not None:
+                self._watch.require_open()
+            yield
+            if self._watch is not None and not self._sealed:
+                self._watch.require_open()
+        except Exception as error:
+            self._own_error = error if self._watch is None else self._watch.told(error)
+            if self._own_error is error:
+                raise
+            raise self._own_error from error
+
+    def is_own(self, error: BaseException) -> bool:
+        """Whether a step of this checkpoint raised it, and not the user's code between them."""
+        return error is self._own_error
 
     def close(self) -> None:
         """After this nothing can be written: it would be lost without a word."""
@@ -257,6 +285,13 @@ class CheckpointWriter:
             chunks=content,
             files={file_id: file for file_id, file in files.items() if file_id in used},
         )
+
+    @contextmanager
+    def _writing(self, state: str, key: Sequence[str]) -> Iterator[UploadContext]:
+        """One call that writes a state."""
+        context = self._context(state, key)
+        with self.step():
+            yield context
 
     def _context(self, state: str, key: Sequence[str]) -> UploadContext:
         operator, state = self._free_key(state)

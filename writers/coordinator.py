@@ -6,6 +6,7 @@ A checkpoint costs one ledger commit: the commit of checkpoint n opens the attem
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,6 +33,7 @@ from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, JobId
 from holdfast.writers.beginnings import Beginning
 from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
 from holdfast.writers.copying import Mapped
+from holdfast.writers.patience import Failures, Patience, Watch
 from holdfast.writers.restore import Checkpoint, kept_by, load_committed, open_committed
 from holdfast.writers.savepoints import SavepointWriter, spark_reader
 from holdfast.writers.stream import WriteBatch, foreach_batch
@@ -58,9 +60,11 @@ class Coordinator:
         beginning: Beginning,
         on_end: OnEnd = OnEnd(),  # noqa: B008 - frozen
         chain: ChainLimit = ChainLimit(),  # noqa: B008 - frozen
+        patience: Patience = Patience(),  # noqa: B008 - frozen
     ) -> None:
         self._transactor, self._storage, self._environment, self._state_writer = transactor, storage, environment, state_writer
         self._job_id, self._retention, self._on_end, self._chain = job_id, retention, on_end, chain
+        self._timeout_s, self._failures = patience.timeout_s, Failures(patience.tolerated_failures, job_id)
         transactor.keep_handles_of(job_id)
         self._parent: Ref | None = None
         self._manifest: Manifest | None = None  # of the parent, loaded when first needed
@@ -92,10 +96,14 @@ class Coordinator:
     def checkpoint(self, progress: Mapping[str, Any] | None = None) -> Iterator[CheckpointWriter]:
         """Write one checkpoint: committed when the block ends, aborted when it raises.
 
+        With `checkpoint_timeout_s` the attempt is ended in the ledger once the block has run for so long, though the block goes on: its
+        next step raises AttemptEndedError. With `tolerated_failures`, so many checkpoints in a row may fail by such an end, a kill, a lost
+        race, or a failure of storage or of an upload: the block then raises nothing, `result` is None and `failure` is the error.
         Raises:
             FencedError: a newer coordinator of the job has started.
-            AttemptEndedError: somebody killed the attempt; nothing was committed, the next checkpoint may be tried.
+            AttemptEndedError: somebody killed the attempt, or its time was over; nothing was committed, the next one may be tried.
             ConflictError: the commit lost too many races, and was aborted.
+            TooManyFailuresError: more checkpoints in a row have failed than are tolerated; the last one's failure is the cause.
         """
         if self._closed:
             msg = f"this coordinator of job {self._job_id} (epoch {self.epoch}) is closed: call catalog.coordinate again"
@@ -105,14 +113,30 @@ class Coordinator:
             raise RefusedError(msg)
         self._writing = True
         try:
-            with self._committing(self._open(progress)) as writer:
-                yield writer
+            writer = self._open(progress)
+            try:
+                with self._committing(writer, self._timeout_s):
+                    yield writer
+                self._failures.end()
+            except Exception as error:
+                if not (writer.is_own(error) and self._failures.tolerates(error, writer.checkpoint_id)):
+                    raise
+                writer.failure = error
         finally:
             self._writing = False
 
     def foreach_batch(self, write: WriteBatch) -> "Callable[[DataFrame, int], None]":
         """For `df.writeStream.foreachBatch(...)`: a checkpoint for each micro-batch, with the ids of batch and query as progress; a
-        batch that comes again in the same query is passed over. `write(checkpoint, batch, batch_id)` writes the state."""
+        batch that comes again in the same query is passed over. `write(checkpoint, batch, batch_id)` writes the state.
+
+        Raises RefusedError for a job that tolerates failed checkpoints: a batch whose checkpoint failed must come again.
+        """
+        if self._failures.tolerated:
+            msg = (
+                f"job {self._job_id} tolerates {self._failures.tolerated} failed checkpoints in a row, and a micro-batch whose "
+                "checkpoint failed would be lost: coordinate it with tolerated_failures=0; Spark brings a batch that failed again"
+            )
+            raise RefusedError(msg)
         return foreach_batch(self, write)
 
     def savepoint(self, name: str, *, target: str | os.PathLike[str] | None = None, spark: "SparkSession | None" = None) -> Checkpoint:
@@ -284,11 +308,20 @@ class Coordinator:
         return job
 
     @contextmanager
-    def _committing(self, writer: CheckpointWriter) -> Iterator[CheckpointWriter]:
+    def _committing(self, writer: CheckpointWriter, timeout_s: float | None = None) -> Iterator[CheckpointWriter]:
         """Commit what the block wrote, or abort the attempt if it raises."""
+        watch = Watch(
+            timeout_s=timeout_s,
+            environment=self._environment,
+            end=partial(self._abandon, writer),
+            ask=partial(self._require_open, writer.attempt),
+        )
+        writer.watched_by(watch)
         try:
-            yield writer
-            self._commit(writer)
+            with watch:
+                yield writer
+                with writer.step():
+                    self._commit(writer)
         except BaseException as error:
             if not (self._in_doubt and isinstance(error, UnknownOutcomeError)):
                 self._abort(writer, error)
@@ -309,14 +342,22 @@ class Coordinator:
     def _abort(self, writer: CheckpointWriter, error: BaseException) -> None:
         writer.close()
         try:
-            # What another job's checkpoint is pinned by is this attempt alone: the next one takes the pin over.
-            again = AttemptToken(self._environment.new_id()) if self._is_forked else None
-            self._opened = self._end(writer.attempt, f"{type(error).__name__}: {error}"[:500], writer.acked_files, again)
+            self._abandon(writer, f"{type(error).__name__}: {error}"[:500])
         except (AttemptEndedError, FencedError) as ended:  # by somebody else; scrub finds its files, or took them while they were written
             if type(ended) is not type(error):
                 error.add_note(f"the attempt had been ended before: {ended}")
         except Exception as failure:  # noqa: BLE001 - the caller's own error matters more
             error.add_note(f"the attempt could not be aborted ({failure}); scrub finds what it left once the attempt is ended")
+
+    def _abandon(self, writer: CheckpointWriter, reason: str) -> None:
+        """End the attempt of a writer, with what it has acknowledged so far. Called from the thread of an alarm as well."""
+        # What another job's checkpoint is pinned by is this attempt alone: the next one takes the pin over.
+        again = AttemptToken(self._environment.new_id()) if self._is_forked else None
+        self._opened = self._end(writer.attempt, reason, writer.acked_files, again)
+
+    def _require_open(self, token: AttemptToken) -> None:
+        """Raises AttemptEndedError, FencedError."""
+        self._transactor.look(lambda state: lifecycle.require_open(state.job(self._job_id), token, "go on with"))
 
     def _end(
         self, token: AttemptToken, reason: str, files: Sequence[StoredFile] = (), again: AttemptToken | None = None

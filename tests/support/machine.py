@@ -13,11 +13,13 @@ from holdfast.writers.beginnings import Beginning, beginning, live_source
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
+from holdfast.writers.patience import Patience
 from tests.support.machine_others import Others
 from tests.support.machine_parts import JOBS, LOG, PICK, RETENTIONS, STATES, Boom, Seat
 from tests.support.plain_line import Line, Place
 from tests.support.world import Logs, write_states
 
+MINUTES = Patience(timeout_s=600)
 WHAT = st.sampled_from(["file", "file", "files", "changes", "changes", "changes", "inline", "big", "removed", "logs", "logs"])
 
 
@@ -47,7 +49,7 @@ class CatalogMachine(Others):
     def _start(self, job: str, begin: Place | None, how: Beginning, retention: Retention) -> None:
         process, line = self.world.process(), self.lines[job]
         try:
-            coordinator = process._coordinator(job, retention, how)
+            coordinator = process._coordinator(job, retention, how, MINUTES)
         except RefusedError as error:
             # What a fork goes on from before it has committed may go, and the head of a job that was claimed.
             assert not self.lines.is_live(begin) or (line.claimed_by and begin is None), str(error)
@@ -67,7 +69,7 @@ class CatalogMachine(Others):
             return  # a rollback
         ref, was = self._ref(place), line.begin if self.lines.is_live(line.begin) else None
         source = live_source(self.operator.storage, self.operator.transactor, ref, self.operator.transactor.fresh().checkpoint(ref).fact)
-        coordinator = process._coordinator(job, retention, Beginning(find=lambda _: ref, source=source))
+        coordinator = process._coordinator(job, retention, Beginning(find=lambda _: ref, source=source), MINUTES)
         self.lines.start(job, was)
         number, row = max(self.world.job(job).checkpoints.items())
         line.opened(row.fact.attempt, number, place)
@@ -128,7 +130,14 @@ class CatalogMachine(Others):
     def write(self, pick: int, state: str, what: str) -> None:
         """Whether or not the attempt is still open: nobody tells its process."""
         seat, writer = self._pick([(s, w) for s in self.seats for w in [s.writer, *s.beside] if w is not None], pick)
-        self._write(seat, writer, state, what)
+        if writer.attempt not in seat.late:
+            self._write(seat, writer, state, what)
+            return
+        try:
+            write_states(writer, {"late": b"late"})
+        except (FencedError, AttemptEndedError):
+            return
+        raise AssertionError("a block whose time is over was not told at its next step")
 
     def _write(self, seat: Seat, writer: CheckpointWriter, state: str, what: str) -> None:
         written = seat.written[writer.attempt]
@@ -230,6 +239,18 @@ class CatalogMachine(Others):
 
     @precondition(lambda self: any(seat.block for seat in self.seats))
     @rule(pick=PICK)
+    def expire(self, pick: int) -> None:
+        """The time of a block is over, and it runs on. Somebody else may have ended its attempt before."""
+        seat = self._pick([seat for seat in self.seats if seat.block], pick)
+        assert seat.writer is not None
+        token = seat.writer.attempt
+        seat.process.environment.ring()
+        seat.late.add(token)
+        if self.lines[seat.job].open.pop(token, None) is not None:
+            self._opens(self.lines[seat.job], seat.coordinator, seat.parent)  # which keeps what it forked from
+
+    @precondition(lambda self: any(seat.block for seat in self.seats))
+    @rule(pick=PICK)
     def abort(self, pick: int) -> None:
         """The user's code raises in the block."""
         seat = self._pick([seat for seat in self.seats if seat.block], pick)
@@ -242,6 +263,8 @@ class CatalogMachine(Others):
         self._aborted(seat, token)
 
     def _aborted(self, seat: Seat, token: AttemptToken) -> None:
+        if token in seat.late:  # it was ended before, and what it forked from is kept by what was opened then
+            return
         self.lines[seat.job].open.pop(token, None)
         if seat.coordinator.epoch == self.lines[seat.job].epoch:
             self._opens(self.lines[seat.job], seat.coordinator, seat.parent)  # which keeps what it forked from

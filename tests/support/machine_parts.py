@@ -43,6 +43,7 @@ class Seat:
     beside: list[CheckpointWriter] = field(default_factory=list)
     written: dict[AttemptToken, dict[str, bytes | None]] = field(default_factory=dict)  # by an attempt so far
     logs: dict[AttemptToken, set[OwnedFile]] = field(default_factory=dict)  # that an attempt refers to and its parent has not
+    late: set[AttemptToken] = field(default_factory=set)  # attempts whose alarm has rung
 
 
 class Parts(RuleBasedStateMachine):

@@ -60,8 +60,9 @@ class Coordinator:
             attempt = w.random.choice(self.attempts)
             if attempt.request is not None:
                 return self.commit(attempt)
-            if w.random.random() < 0.06:
-                return self.abort(attempt)
+            roll = w.random.random()
+            if roll < 0.06:
+                return self.abort(attempt, expires=roll < 0.02)
             return self.upload(attempt) if not attempt.states or w.random.random() < 0.3 else self.seal(attempt)
         except RetryError as error:
             w.story.append(f"{self.name}: {'refused' if 'refused' in str(error) else 'outcome unknown'}")
@@ -203,8 +204,10 @@ class Coordinator:
             self.opened(opened)
         return w.random.random() < 0.9
 
-    def abort(self, attempt: Attempt) -> bool:
-        self.attempts.remove(attempt)
+    def abort(self, attempt: Attempt, *, expires: bool = False) -> bool:
+        """End an attempt, with what it has uploaded so far. If it expires, its block goes on, uploads more and would commit."""
+        if not expires:
+            self.attempts.remove(attempt)
         token, files = attempt.opened.attempt, attempt.files
         is_forked = attempt.opened.parent_job_id not in (None, self.job)
         again = AttemptToken(self.w.environment.new_id()) if is_forked else None
@@ -212,7 +215,7 @@ class Coordinator:
             opened = self.transactor.run(lambda state: lifecycle.end_attempt(state, self.job, token, Status.ABORTED, None, files, again))
             if opened is not None:
                 self.opened(opened)
-        self.w.story.append(f"{self.name} aborts {token}")
+        self.w.story.append(f"{self.name} {'expires' if expires else 'aborts'} {token}")
         return True
 
 

@@ -41,6 +41,9 @@ class ModelEnvironment:
     def start(self, work: Callable[[], T]) -> "Future[T]":
         return at_once(work)
 
+    def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
+        raise AssertionError("nothing of the model is impatient")
+
 
 class ModelLedger(MemoryLedger):
     """A process's handle on the log. The process may die around a commit, or not hear of it."""

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from holdfast.catalog.errors import AttemptEndedError
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose, Status
 from holdfast.compaction.vacuum import VacuumPlan
 from holdfast.writers.beginnings import Mode
 from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.patience import Patience
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.world import JOB, Logs, Process, State, World, foreign_file, late_upload, write_states
@@ -55,7 +57,7 @@ def used_catalog() -> Scene:
     world = World()
     foreign_file(world)
     actor = world.process()
-    coordinator = actor.coordinate(retention=KeepLast(2))
+    coordinator = actor.coordinate(retention=KeepLast(2), patience=Patience(timeout_s=600))
     owner = actor.own()
     one, two, three, _ = (actor.log(owner, data) for data in (b"log 1", b"log 2", b"log 3", b"log 4"))
     actor.checkpoint(coordinator, {**FIRST, "wal": both(one, two)})
@@ -123,6 +125,23 @@ def abort() -> Scene:
     coordinator = scene.coordinator
     assert coordinator is not None
     scene.act = lambda: fail_checkpoint(coordinator)
+    return scene
+
+
+def expire() -> Scene:
+    """The time of a checkpoint is over between two of its writes; the block goes on, and would commit."""
+    scene = used_catalog()
+    coordinator, environment = scene.coordinator, scene.actor.environment
+    assert coordinator is not None
+
+    def act() -> None:
+        with suppress(AttemptEndedError), coordinator.checkpoint() as writer:
+            write_states(writer, {"planes": [b"never"], "model": BIG + b"never"})
+            environment.ring()
+            environment.passed_s += 601  # so that its next step ends it, should the alarm not have got through
+            write_states(writer, {"weather": [b"late"]})
+
+    scene.act = act
     return scene
 
 
@@ -300,7 +319,7 @@ def _other_job(mode: Mode) -> Scene:
 SCENES: dict[str, Callable[[], Scene]] = {
     scene.__name__: scene
     for scene in (
-        first_checkpoint, later_checkpoint, checkpoint_after_others, abort, close, vacuum, scrub, drop, hold, unhold, kill, restore, start, register_and_start,
+        first_checkpoint, later_checkpoint, checkpoint_after_others, abort, expire, close, vacuum, scrub, drop, hold, unhold, kill, restore, start, register_and_start,
         savepoint, dispose, own, task_owned, release_files, release_owner, fork, no_claim, claim,
     )
 }  # fmt: skip

@@ -12,6 +12,6 @@ def at_once(work: Callable[[], T]) -> "Future[T]":
     future: Future[T] = Future()
     try:
         future.set_result(work())
-    except Exception as error:  # noqa: BLE001 - told to who asks for the result
+    except Exception as error:
         future.set_exception(error)
     return future

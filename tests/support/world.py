@@ -52,6 +52,7 @@ from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.increments import ParentState, Written, in_full, on_parent
 from holdfast.writers.owners import Owner, own, release
+from holdfast.writers.patience import Patience
 from holdfast.writers.registration import register_job
 from holdfast.writers.restore import Checkpoint, load_committed, place_of
 from holdfast.writers.savepoints import SavepointWriter
@@ -64,6 +65,7 @@ from tests.support.threads import T, at_once
 
 JOB = "flights"
 KEEP_ONE = KeepLast(1)
+ENDLESS = Patience()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class FakeEnvironment:
     name: str
     _ids: Iterator[int]
     actor: str = "tester@host holdfast/test"
+    alarms: list[Callable[[], None]] = field(default_factory=list)
+    passed_s: float = 0.0
     _reads: int = 0
 
     def now(self) -> datetime:
@@ -93,7 +97,7 @@ class FakeEnvironment:
 
     def monotonic_s(self) -> float:
         self._reads += 1
-        return self._reads / 1000
+        return self.passed_s + self._reads / 1000
 
     def new_id(self) -> str:
         return hashlib.sha256(f"id {next(self._ids)}".encode()).hexdigest()[:16]
@@ -103,6 +107,21 @@ class FakeEnvironment:
 
     def start(self, work: Callable[[], T]) -> "Future[T]":
         return at_once(work)
+
+    def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
+        self.alarms.append(ring)
+
+        def call_off() -> None:
+            if ring in self.alarms:
+                self.alarms.remove(ring)
+
+        return call_off
+
+    def ring(self) -> None:
+        """The time of every alarm that is set has come."""
+        for ring in [*self.alarms]:
+            self.alarms.remove(ring)
+            ring()
 
 
 class FakeStateWriter:
@@ -275,18 +294,22 @@ class Process:
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 
-    def coordinate(self, job: str = JOB, *, retention: Retention = KEEP_ONE, start: str | int = "head") -> Coordinator:
-        return self._coordinator(job, retention, beginning(start, None, Mapped(), job, self.storage, self.transactor))
+    def coordinate(
+        self, job: str = JOB, *, retention: Retention = KEEP_ONE, start: str | int = "head", patience: Patience = ENDLESS
+    ) -> Coordinator:
+        return self._coordinator(job, retention, beginning(start, None, Mapped(), job, self.storage, self.transactor), patience)
 
-    def coordinate_from(self, number: int, job: str, mode: Mode, *, retention: Retention = KEEP_ONE) -> Coordinator:
+    def coordinate_from(
+        self, number: int, job: str, mode: Mode, *, retention: Retention = KEEP_ONE, patience: Patience = ENDLESS
+    ) -> Coordinator:
         """Another job that starts from a checkpoint of the first one (what `beginning` makes of a path, which memory has not)."""
         ref = self.ref(number)
         if mode == "no-claim":
             source = live_source(self.storage, self.transactor, ref, self.transactor.known().checkpoint(ref).fact)
-            return self._coordinator(job, retention, Beginning(find=lambda _: ref, source=source))
-        return self._coordinator(job, retention, Beginning(find=lambda _: ref, claim=mode == "claim"))
+            return self._coordinator(job, retention, Beginning(find=lambda _: ref, source=source), patience)
+        return self._coordinator(job, retention, Beginning(find=lambda _: ref, claim=mode == "claim"), patience)
 
-    def _coordinator(self, job: str, retention: Retention, begin: Beginning) -> Coordinator:
+    def _coordinator(self, job: str, retention: Retention, begin: Beginning, patience: Patience = ENDLESS) -> Coordinator:
         job_id = self.register(job)
         return Coordinator(
             transactor=Transactor(self.handle(), self.environment),
@@ -296,6 +319,7 @@ class Process:
             job_id=job_id,
             retention=retention,
             beginning=begin,
+            patience=patience,
         )
 
     def savepoint(self, number: int, name: str, job: str = JOB) -> CheckpointId:

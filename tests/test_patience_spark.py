@@ -1,0 +1,83 @@
+"""A Spark write under which its expired attempt's files go: the attempt fails, and the application goes on."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import sleep
+
+import pyarrow as pa
+import pytest
+
+import holdfast
+from holdfast.catalog.clock import SystemEnvironment
+from holdfast.facade import Catalog
+from tests.support.invariants import assert_catalog_sound, assert_clean, evidence_of
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+FIRST_ROWS = 200_000  # more than lies in the buffers between a task's Python and its file
+
+
+class RingsAtFile(SystemEnvironment):
+    """Its alarms ring when a task has made this file, however long that takes."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        object.__setattr__(self, "file", file)
+
+    def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
+        off = threading.Event()
+
+        def wait() -> None:
+            while not off.is_set() and not self.file.exists():
+                off.wait(0.01)
+            if not off.is_set():
+                ring()
+
+        threading.Thread(target=wait, daemon=True).start()
+        return off.set
+
+
+def overtaken(address: str, file: str):
+    """A task that writes rows, sees that its attempt has ended, has scrub take what it wrote, and writes more."""
+
+    def run(batches):
+        for batch in batches:
+            if Path(file).exists():  # another try of the task
+                return
+            yield pa.RecordBatch.from_arrays([pa.array(range(FIRST_ROWS), pa.int64())], schema=batch.schema)
+            Path(file).touch()
+            with holdfast.open(address) as catalog:
+                while catalog._transactor.look(lambda state: bool(state.job_named("flights").open_attempts)):
+                    sleep(0.01)
+                catalog.scrub()
+            yield batch
+
+    return run
+
+
+@pytest.mark.parametrize("upload", ["native", "streamed"])
+def test_a_write_whose_expired_attempts_files_go_fails_the_attempt_and_not_the_application(spark, tmp_path: Path, upload) -> None:
+    opened = holdfast.open(tmp_path / "catalog", create=True)
+    late = tmp_path / "late"
+    catalog = Catalog(opened._storage, opened._marker, opened._transactor.ledger, RingsAtFile(late))  # type: ignore[arg-type]
+    rows = spark.range(10, numPartitions=1)
+    with catalog.coordinate("flights", upload=upload, checkpoint_timeout_s=600) as job:
+        with job.checkpoint() as cp:
+            cp.write("planes", rows, key=["id"])
+        with pytest.raises(holdfast.AttemptEndedError, match="expired: not committed within 600 s.*begin another") as raised:
+            with job.checkpoint() as cp:
+                cp.write("planes", rows.mapInArrow(overtaken(catalog.address, str(late)), "id long"), key=["id"])
+        cause = raised.value.__cause__
+        if upload == "native":  # the streamed one buffers the rows, and makes its file when scrub has gone
+            assert cause is not None
+            assert type(cause).__module__.startswith(("py4j.", "pyspark.")), repr(cause)
+        late.unlink()
+        with job.checkpoint() as cp:
+            cp.write("planes", rows, key=["id"])
+        assert job.latest().checkpoint_id == 3
+        assert job.latest().read(spark, "planes").count() == 10
+    catalog.vacuum()
+    catalog.scrub()
+    assert_catalog_sound(evidence_of(catalog))
+    assert_clean(evidence_of(catalog))
