@@ -95,7 +95,7 @@ class Manifest:
             is_key_group_aware=all(info.is_key_group_aware for info in self.states),
             is_savepoint=is_savepoint,
             is_self_contained=is_savepoint,
-            format="canonical" if is_savepoint else "native",
+            format="canonical" if is_savepoint and all(info.format != "directory" for info in self.states) else "native",
         )
 
     @property

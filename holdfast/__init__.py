@@ -26,9 +26,12 @@ from holdfast.catalog.errors import (
     UnsafeSettingsError,
     UsageError,
 )
+from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, KeepLast, OnEnd, Outcome, OwnedFile
 from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.directories import DirectoryUpload, DirectoryWriter
+from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory
 from holdfast.writers.owners import Owner
 from holdfast.writers.restore import Checkpoint
 
@@ -61,12 +64,17 @@ __all__ = [
     "open_manifest",
     "open_savepoint",
     "rekey",
+    "groups_of",
     "Catalog",
     "Coordinator",
     "CheckpointWriter",
     "CheckpointResult",
     "Checkpoint",
     "CheckpointProperties",
+    "DirectoryWriter",
+    "DirectoryUpload",
+    "DirectoryReader",
+    "RestoredDirectory",
     "Owner",
     "OwnedFile",
     "KeepLast",

@@ -1,7 +1,7 @@
 """One checkpoint being written: states in, then manifest, then commit. The top of the upload and acknowledgement path."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -31,6 +31,9 @@ from holdfast.catalog.types import (
 )
 from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_state
+from holdfast.writers.directories import DirectoryUpload, DirectoryWriter, Snapshot
+from holdfast.writers.directory_files import IMMUTABLE
+from holdfast.writers.directory_shares import DirectoryShares, shares_of
 from holdfast.writers.increments import CALLS, ParentState, Written, bytes_of, in_full, with_reused
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.owners import Owner, owner_name, refer_to
@@ -99,6 +102,7 @@ class CheckpointWriter:
         self._unfinished: set[tuple[str, str]] = set()  # a write began and has not ended well
         self._acks: list[Ack] = []
         self._owned: tuple[StoredFile, ...] = ()
+        self._directories: dict[tuple[str, str], DirectoryShares] = {}
         self._calls = 0
         self._sealed = False
         self._watch: Watch | None = None
@@ -117,7 +121,8 @@ class CheckpointWriter:
     @property
     def acked_files(self) -> tuple[StoredFile, ...]:
         """Every file that an ack has named so far."""
-        return tuple(file for ack in self._acks for file in ack.files)
+        of_tasks = [ack for shares in self._directories.values() for ack in shares.acks]
+        return tuple({file.file_id: file for ack in (*self._acks, *of_tasks) for file in ack.files}.values())
 
     def write(self, state: str, df: "DataFrame", key: Sequence[str] = (), *, mode: Mode = "full") -> None:
         """Write the full state: every row of the DataFrame, digested and durable when this returns. Runs its plan once.
@@ -180,6 +185,52 @@ class CheckpointWriter:
             self._owned += owned
             self._take(written, context)
 
+    def write_directory(
+        self,
+        state: str,
+        snapshot: Snapshot,
+        *,
+        subtask: int = 0,
+        subtasks: int | None = None,
+        key_groups: range | None = None,
+        immutable: Sequence[str] = IMMUTABLE,
+    ) -> DirectoryUpload:
+        """Begin to upload the directory of one subtask's store, from this process, and go on; the commit waits for it. Call it for each
+        subtask: there are as many as are written, and no fewer than the parent has, unless `subtasks` says how many.
+
+        `snapshot` is a directory that stays as it is until the checkpoint is committed; or a function that takes one into the path that it
+        is called with. Files whose names match `immutable` are never changed by the store: what the parent has of this state and subtask
+        by the same name, size and digest is referred to. The others are this checkpoint's own. `key_groups` are those that the store has.
+        Raises:
+            UsageError: this is no snapshot (it is missing or empty, or has links), no subtask or range; or the subtask is written twice.
+            RefusedError: the state is already written in this checkpoint.
+        """
+        shares = self._shares(state, subtasks, immutable)
+        with self.step():
+            return shares.write(snapshot, subtask, key_groups)
+
+    def directories(self, state: str, *, subtasks: int, immutable: Sequence[str] = IMMUTABLE) -> DirectoryWriter:
+        """As `write_directory`, from tasks: a picklable writer to take along. Give what their uploads acknowledge to `acknowledge`.
+
+        The checkpoint is committed only if each of so many subtasks has been acknowledged.
+        """
+        return self._shares(state, subtasks, immutable).writer
+
+    def acknowledge(self, state: str, acks: Iterable[bytes]) -> None:
+        """Take what `upload.ack()` gave in the tasks. A subtask may be acknowledged by several tries of its task: one of them counts.
+
+        Raises UsageError: there are no directories of this state in this checkpoint, or an ack is not of them.
+        """
+        shares = self._directories.get((DEFAULT_OPERATOR, state))
+        if shares is None or self._sealed:
+            msg = (
+                f"checkpoint {self.checkpoint_id} of job {self._job_name!r} waits for no directories of state {state!r}: call "
+                "checkpoint.directories(...) first, and acknowledge within the same block"
+            )
+            raise UsageError(msg)
+        with self.step():
+            shares.take(acks)
+
     def remove(self, state: str) -> None:
         """End a state of the parent: this checkpoint does not carry it. Raises NotFoundError if the parent has none of this name."""
         key = self._free_key(state)
@@ -225,6 +276,8 @@ class CheckpointWriter:
     def close(self) -> None:
         """After this nothing can be written: it would be lost without a word."""
         self._sealed = True
+        for shares in self._directories.values():
+            shares.cancel()
 
     def seal(self, retention: Retention, next_attempt: AttemptToken) -> tuple[CommitRequest, Manifest]:
         """Fix the content, write it as `_metadata`, and say what to commit. After this nothing can be written.
@@ -233,6 +286,8 @@ class CheckpointWriter:
             RefusedError: a write failed and was neither repeated nor removed; the parent's state would be carried in its place.
             AttemptEndedError, ForeignTokensError: the manifest's place is taken.
         """
+        for shares in self._directories.values():
+            self._take(shares.finish(), shares.writer.context)
         self.close()
         self._require_finished()
         carried = [info for info in self._parent.states if info.key not in self._written.keys() | self._removed] if self._parent else []
@@ -310,6 +365,17 @@ class CheckpointWriter:
             max_parallelism=self._max_parallelism,
         )
 
+    def _shares(self, state: str, subtasks: int | None, immutable: Sequence[str]) -> DirectoryShares:
+        """Those of this state, from the first call on."""
+        shares = self._directories.get((DEFAULT_OPERATOR, state))
+        if shares is not None and not self._sealed:
+            shares.require_same(subtasks, immutable)
+            return shares
+        context = self._context(state, ())
+        shares = shares_of(context, self._environment, self._parent_state(context), subtasks, immutable)
+        self._directories[context.operator, context.state] = shares
+        return shares
+
     def _next_layer(self, operator: str, state: str) -> int:
         """The parent's highest layer of the state plus 1: a base hides what lies below it."""
         layers = [c.layer for c in self._parent.chunks if (c.operator, c.state) == (operator, state)] if self._parent else []
@@ -328,8 +394,8 @@ class CheckpointWriter:
             raise RefusedError(msg)
         _require_name(state)
         key = (DEFAULT_OPERATOR, state)
-        if key in self._written or key in self._removed:
-            what = "written" if key in self._written else "removed"
+        if key in self._written or key in self._removed or key in self._directories:
+            what = "removed" if key in self._removed else "written"
             msg = f"state {state!r} is already {what} in checkpoint {self.checkpoint_id} of job {self._job_name!r}: name each state once"
             raise RefusedError(msg)
         return key

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.catalog import paths
 from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
 from holdfast.catalog.storage import Storage, copy_stream
-from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Role, Scope, StateInfo, StoredFile
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.upload import UploadContext
 
@@ -92,7 +92,8 @@ def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> t
     for number, chunk in enumerate(source.manifest.in_given_order(info) if info.format == "files" else source.manifest.chunks_of(info)):
         moved = replace(chunk, operator=context.operator, state=context.state, scope=scope)
         if chunk.inline is not None:
-            chunks.append(replace(moved, file_id=paths.file_id(context.attempt, context.call, f"i{number}")))
+            own = Scope.EXCLUSIVE if chunk.role is Role.FILE else scope  # a small file of a store, which changes it
+            chunks.append(replace(moved, scope=own, file_id=paths.file_id(context.attempt, context.call, f"i{number}")))
             continue
         if chunk.file_id not in files:
             files[chunk.file_id] = _copy_file(source, source.manifest.files[chunk.file_id], scope, len(files), context)

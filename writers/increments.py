@@ -66,7 +66,9 @@ def without_chunks(ack: Ack) -> Ack:
 
 
 def with_reused(acks: Sequence[Ack], reused_bytes: int) -> tuple[Ack, ...]:
-    """The acks of one state, the first of which says how many bytes the state did not have to write."""
+    """The acks of one state, which say how many bytes the state did not have to write: the first does, where tasks did not tell."""
+    if sum(ack.metrics.bytes_reused for ack in acks) == reused_bytes:
+        return tuple(acks)
     return tuple(replace(ack, metrics=replace(ack.metrics, bytes_reused=0 if i else reused_bytes)) for i, ack in enumerate(acks))
 
 

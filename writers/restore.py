@@ -1,12 +1,14 @@
 """Reading a checkpoint: its manifest, verified, then its states, verified before a row or byte of them is returned."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.catalog import paths
+from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.errors import DamagedFileError, HoldfastError, NotFoundError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.manifest import Manifest, decode
@@ -16,6 +18,7 @@ from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, OwnedFile, StateInfo
+from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory, directory_reader
 from holdfast.writers.leases import Lease
 from holdfast.writers.owners import described
 from holdfast.writers.read_plan import file_rows
@@ -187,6 +190,23 @@ class Checkpoint:
         with self._drops_are_told():
             return self._chunk_bytes(chunks[name])
 
+    def restore_directory(
+        self, state: str, to: str | os.PathLike[str], *, subtask: int = 0, key_groups: range | None = None
+    ) -> RestoredDirectory:
+        """Make the directory of one subtask's store at `to`, as `write_directory` was given it: all of it, every byte verified, or nothing.
+
+        Raises as `DirectoryReader.restore`; NotFoundError also where there is no such state; RefusedError: it was dropped meanwhile.
+        """
+        with self._drops_are_told():
+            return self.directories(state).restore(to, subtask=subtask, key_groups=key_groups)
+
+    def directories(self, state: str) -> DirectoryReader:
+        """To restore the directories of a state in tasks: picklable. Keep this object, and so its pin, until they are done.
+
+        Raises NotFoundError, RefusedError (the state has no directories).
+        """
+        return directory_reader(self.manifest, self._state(state, "directory"), self._storage, SystemEnvironment())
+
     def _chunk_bytes(self, chunk: Chunk) -> bytes:
         if chunk.inline is not None:
             return chunk.inline  # verified with the manifest
@@ -210,7 +230,7 @@ class Checkpoint:
             msg = f"checkpoint {self.checkpoint_id} of job {self.job!r} has no state {state!r}; it has: {', '.join(self.states) or 'none'}"
             raise NotFoundError(msg)
         if info.format != format_:
-            call = {"bytes": "read_bytes", "files": "owned_files or read_file"}.get(info.format, "read")
+            call = {"bytes": "read_bytes", "files": "owned_files or read_file", "directory": "restore_directory"}.get(info.format, "read")
             msg = f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r} has format {info.format!r}: use {call}"
             raise RefusedError(msg)
         return info

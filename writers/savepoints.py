@@ -31,6 +31,7 @@ from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, Chunk, KeepAll, Scope, StateInfo, Status, StoredFile
 from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_object, copy_state
+from holdfast.writers.directories import DIRECTORY
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
 from holdfast.writers.savepoint_places import DATA, delete_own, own_files, require_outside_catalogs, require_writable
@@ -109,7 +110,7 @@ class SavepointFiles:
         if info.format == "bytes":
             self.acks.append(write_bytes(source.read_bytes(info.state), context, self.environment))
             return info
-        if info.format == "files":
+        if info.format in ("files", DIRECTORY):
             acks, described = copy_state(source, info, context)
             self.acks.extend(acks)
             return described

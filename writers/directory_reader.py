@@ -1,0 +1,165 @@
+"""Bringing the directory of an embedded store back, whole and verified, on whichever machine its subtask runs now."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from holdfast.catalog.clock import Environment
+from holdfast.catalog.errors import AlreadyExistsError, DamagedFileError, NotFoundError, RefusedError
+from holdfast.catalog.manifest import Manifest
+from holdfast.catalog.storage import Storage, copy_stream
+from holdfast.catalog.types import CheckpointId, Chunk, StateInfo, StoredFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredDirectory:
+    """What a restore did: how many files there are, and where their bytes came from."""
+
+    files: int
+    remote_bytes: int
+    local_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.remote_bytes + self.local_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryReader:
+    """What `checkpoint.directories(state)` gives. Picklable, so that tasks on executors can take it along.
+
+    It keeps nothing from being cleaned up: the checkpoint must be live, or pinned by who gave it, for as long as it is used.
+    """
+
+    storage: Storage
+    environment: Environment
+    job: str
+    checkpoint_id: CheckpointId
+    state: str
+    chunks: tuple[Chunk, ...]
+    files: dict[str, StoredFile]  # by the ids that chunks have
+
+    def __repr__(self) -> str:
+        return f"<directories of {self._what}>"
+
+    @property
+    def subtasks(self) -> int:
+        """How many subtasks wrote a directory."""
+        return len({chunk.subtask for chunk in self.chunks})
+
+    def key_groups(self, subtask: int) -> range | None:
+        """The key groups that a subtask's store was written with. Raises NotFoundError."""
+        chunk = self._of(subtask)[0]
+        if chunk.key_group_from is None or chunk.key_group_to is None:
+            return None
+        return range(chunk.key_group_from, chunk.key_group_to + 1)
+
+    def restore(self, to: str | os.PathLike[str], *, subtask: int, key_groups: range | None = None) -> RestoredDirectory:
+        """Make the directory of a subtask's store at `to`, which must not exist, or be empty: all of it, every byte verified, or nothing.
+
+        Files come from the catalog, several at once.
+        Raises:
+            NotFoundError: there is no such subtask.
+            RefusedError: `key_groups` are not those that the store was written with: it is not key-group aware.
+            AlreadyExistsError: there is something at `to`.
+            DamagedFileError: a file is missing or has other bytes than were committed.
+        """
+        chunks = self._of(subtask)
+        self._require_range(subtask, key_groups)
+        target = Path(to).absolute()
+        _require_free(target)
+        draft = target.with_name(f".{target.name}.{self.environment.new_id()[:8]}.tmp")
+        draft.mkdir(parents=True)
+        try:
+            found = self._bring(chunks, draft)
+            draft.rename(target)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        return found
+
+    def _bring(self, chunks: list[Chunk], draft: Path) -> RestoredDirectory:
+        begun = [self.environment.start(partial(self._bring_file, chunk, draft)) for chunk in chunks]
+        try:
+            remote = [one.result() for one in begun]
+        finally:
+            for one in begun:
+                if not one.cancel():
+                    one.exception()  # nothing is written any more when this returns
+        return RestoredDirectory(files=len(chunks), remote_bytes=sum(remote), local_bytes=0)
+
+    def _bring_file(self, chunk: Chunk, draft: Path) -> int:
+        """How many bytes were read from storage."""
+        assert chunk.name is not None
+        place = draft / chunk.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if chunk.inline is not None:
+            place.write_bytes(chunk.inline)  # verified with the manifest
+            return 0
+        path = self.files[chunk.file_id].path
+        try:
+            with self.storage.open_stream(path) as source, open(place, "xb") as copy:
+                found = copy_stream(source, copy)
+        except FileNotFoundError as error:
+            raise self._damaged(chunk, f"{path} is missing: the checkpoint was dropped meanwhile, or the file is lost") from error
+        if (found.size_bytes, found.sha256) != (chunk.length_bytes, chunk.sha256):
+            raise self._damaged(chunk, f"{path} does not have the digest that was committed")
+        return found.size_bytes
+
+    def _of(self, subtask: int) -> list[Chunk]:
+        found = [chunk for chunk in self.chunks if chunk.subtask == subtask]
+        if not found:
+            msg = (
+                f"{self._what} has no subtask {subtask!r}: it was written by {self.subtasks}, counted from 0, and is not key-group aware "
+                f"(is_key_group_aware is false), so that no other number can read it. {_RESCALE}"
+            )
+            raise NotFoundError(msg)
+        return found
+
+    def _require_range(self, subtask: int, key_groups: range | None) -> None:
+        there = self.key_groups(subtask)
+        if key_groups is not None and key_groups != there:
+            has = "was written without key groups" if there is None else f"has key groups {there.start} to {there.stop - 1}"
+            msg = (
+                f"subtask {subtask} of {self._what} {has}, and {key_groups} are asked for: the directory of a store is not key-group aware "
+                f"(is_key_group_aware is false), and is restored whole or not at all. {_RESCALE}"
+            )
+            raise RefusedError(msg)
+
+    def _damaged(self, chunk: Chunk, how: str) -> DamagedFileError:
+        return DamagedFileError(f"file {chunk.name!r} of subtask {chunk.subtask} of {self._what}: {how}. Restore another checkpoint")
+
+    @property
+    def _what(self) -> str:
+        return f"state {self.state!r} of checkpoint {self.checkpoint_id} of job {self.job!r}"
+
+
+_RESCALE = "To rescale the job, take a savepoint with an adapter of the store (savepoint(..., stores={...})) and start from that"
+
+
+def directory_reader(manifest: Manifest, info: StateInfo, storage: Storage, environment: Environment) -> DirectoryReader:
+    """The reader of a state of directories."""
+    chunks = tuple(manifest.in_given_order(info))
+    return DirectoryReader(
+        storage=storage,
+        environment=environment,
+        job=manifest.job,
+        checkpoint_id=manifest.checkpoint_id,
+        state=info.state,
+        chunks=chunks,
+        files={chunk.file_id: manifest.files[chunk.file_id] for chunk in chunks if chunk.inline is None},
+    )
+
+
+def _require_free(target: Path) -> None:
+    try:
+        if not os.listdir(target):
+            return
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        pass
+    msg = f"{target} is there and is not empty: give the path of a new or empty directory. Nothing was written"
+    raise AlreadyExistsError(msg)
