@@ -34,6 +34,8 @@ from holdfast.writers.directories import DirectoryUpload, DirectoryWriter
 from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory
 from holdfast.writers.owners import Owner
 from holdfast.writers.restore import Checkpoint
+from holdfast.writers.rocksdb import RocksDBAdapter
+from holdfast.writers.stores import StoreAdapter, StoreReader
 
 if TYPE_CHECKING:
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
@@ -75,6 +77,9 @@ __all__ = [
     "DirectoryUpload",
     "DirectoryReader",
     "RestoredDirectory",
+    "StoreAdapter",
+    "StoreReader",
+    "RocksDBAdapter",
     "Owner",
     "OwnedFile",
     "KeepLast",

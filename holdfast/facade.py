@@ -45,6 +45,7 @@ from holdfast.writers.registration import register_job, require_policies
 from holdfast.writers.restore import Checkpoint, kept_by, open_committed
 from holdfast.writers.savepoint_places import Disposal, dispose
 from holdfast.writers.savepoints import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at, spark_reader
+from holdfast.writers.stores import StoreAdapter
 from holdfast.writers.vehicles import UploadBy, state_writer
 
 if TYPE_CHECKING:
@@ -244,24 +245,28 @@ class Catalog:
         checkpoint_id: int | None = None,
         target: Address | None = None,
         spark: "SparkSession | None" = None,
+        stores: Mapping[str, StoreAdapter] | None = None,
         upload: UploadBy = "native",
     ) -> Checkpoint:
         """A savepoint of a live checkpoint (None: the head): self-contained, in its own directory, never removed by retention.
 
         With `target` it goes to a directory of its own there, outside the catalog, and `dispose` alone deletes it.
-        States that are DataFrames are read with `spark`, or the active session. Of these errors none takes the name:
+        States that are DataFrames are read with `spark`, or the active session. `stores` are adapters of embedded stores by their states,
+        which then have the canonical format, as rows that can be rescaled; a state without one is copied as the directories that it is.
+        Of these errors none takes the name:
         Raises:
             AlreadyExistsError: the job has had a savepoint of this name, or one was tried and aborted.
             RefusedError: the checkpoint was dropped; or the target is in a catalog, this or another.
             AddressError: nothing can be written to the target.
-            UsageError: a state is a DataFrame, and there is no Spark session.
+            UsageError: a state is a DataFrame, and there is no Spark session; or `stores` names a state that has no directories.
         """
         writer = SavepointWriter(
             transactor=self._transactor,
             storage=self._storage,
             environment=self._environment,
             state_writer=state_writer(upload),
-            read_state=spark_reader(spark),
+            read_state=spark_reader(spark, stores),
+            stores=stores or {},
         )
         ref = self._transactor.look(lambda state: _ref(state, job, checkpoint_id))
         return open_committed(self._storage, writer.take(ref, name, None if target is None else open_storage(target)))

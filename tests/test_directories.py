@@ -256,7 +256,10 @@ def test_a_store_of_key_groups_is_one_handle_for_them_and_not_key_group_aware(ca
     latest = job.latest()
     assert not latest.properties.is_key_group_aware
     assert ask(catalog, "SELECT is_key_group_aware FROM checkpoints") == [(False,)]
-    assert ask(catalog, "SELECT DISTINCT subtask, key_group_from, key_group_to FROM handles WHERE role = 'file' ORDER BY 1") == [(0, 0, 3), (1, 4, 7)]
+    assert ask(catalog, "SELECT DISTINCT subtask, key_group_from, key_group_to FROM handles WHERE role = 'file' ORDER BY 1") == [
+        (0, 0, 3),
+        (1, 4, 7),
+    ]
     latest.restore_directory(STATE, tmp_path / "back", subtask=1, key_groups=range(4, 8))
     for subtask, groups in ((1, range(4, 6)), (0, range(8))):
         with pytest.raises(holdfast.RefusedError, match=r"not key-group aware \(is_key_group_aware is false\).*savepoint"):

@@ -36,6 +36,7 @@ from holdfast.writers.copying import Mapped
 from holdfast.writers.patience import Failures, Patience, Watch
 from holdfast.writers.restore import Checkpoint, kept_by, load_committed, open_committed
 from holdfast.writers.savepoints import SavepointWriter, spark_reader
+from holdfast.writers.stores import StoreAdapter
 from holdfast.writers.stream import WriteBatch, foreach_batch
 from holdfast.writers.vehicles import StateWriter
 
@@ -139,10 +140,18 @@ class Coordinator:
             raise RefusedError(msg)
         return foreach_batch(self, write)
 
-    def savepoint(self, name: str, *, target: str | os.PathLike[str] | None = None, spark: "SparkSession | None" = None) -> Checkpoint:
+    def savepoint(
+        self,
+        name: str,
+        *,
+        target: str | os.PathLike[str] | None = None,
+        spark: "SparkSession | None" = None,
+        stores: Mapping[str, StoreAdapter] | None = None,
+    ) -> Checkpoint:
         """A savepoint of the latest checkpoint: in the catalog, or in a directory of its own within `target`. Checkpoints may go on.
 
-        States that are DataFrames are read with `spark`, or the active session.
+        States that are DataFrames are read with `spark`, or the active session. `stores` are adapters of embedded stores by their states,
+        which then have the canonical format, as rows that can be rescaled; a state without one is copied as the directories that it is.
         Raises:
             NotFoundError: there is no checkpoint yet.
             AlreadyExistsError: the job has had a savepoint of this name, or has tried to.
@@ -157,7 +166,8 @@ class Coordinator:
             storage=self._storage,
             environment=self._environment,
             state_writer=self._state_writer,
-            read_state=spark_reader(spark),
+            read_state=spark_reader(spark, stores),
+            stores=stores or {},
         )
         return open_committed(self._storage, writer.take(self._parent, name, None if target is None else open_storage(target)))
 

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,17 +70,8 @@ class DirectoryReader:
         """
         chunks = self._of(subtask)
         self._require_range(subtask, key_groups)
-        target = Path(to).absolute()
-        _require_free(target)
-        draft = target.with_name(f".{target.name}.{self.environment.new_id()[:8]}.tmp")
-        draft.mkdir(parents=True)
-        try:
-            found = self._bring(chunks, draft)
-            draft.rename(target)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-        return found
+        with new_directory(to, self.environment) as draft:
+            return self._bring(chunks, draft)
 
     def _bring(self, chunks: list[Chunk], draft: Path) -> RestoredDirectory:
         begun = [self.environment.start(partial(self._bring_file, chunk, draft)) for chunk in chunks]
@@ -151,6 +144,21 @@ def directory_reader(manifest: Manifest, info: StateInfo, storage: Storage, envi
         chunks=chunks,
         files={chunk.file_id: manifest.files[chunk.file_id] for chunk in chunks if chunk.inline is None},
     )
+
+
+@contextmanager
+def new_directory(to: str | os.PathLike[str], environment: Environment) -> Iterator[Path]:
+    """A directory to fill, which becomes `to` when the block ends well, and goes when it raises. Raises AlreadyExistsError."""
+    target = Path(to).absolute()
+    _require_free(target)
+    draft = target.with_name(f".{target.name}.{environment.new_id()[:8]}.tmp")
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        draft.rename(target)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 def _require_free(target: Path) -> None:

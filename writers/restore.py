@@ -22,6 +22,7 @@ from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory
 from holdfast.writers.leases import Lease
 from holdfast.writers.owners import described
 from holdfast.writers.read_plan import file_rows
+from holdfast.writers.stores import StoreAdapter, StoreReader, store_reader
 
 if TYPE_CHECKING:
     import duckdb
@@ -191,20 +192,31 @@ class Checkpoint:
             return self._chunk_bytes(chunks[name])
 
     def restore_directory(
-        self, state: str, to: str | os.PathLike[str], *, subtask: int = 0, key_groups: range | None = None
+        self,
+        state: str,
+        to: str | os.PathLike[str],
+        *,
+        subtask: int = 0,
+        key_groups: range | None = None,
+        adapter: StoreAdapter | None = None,
     ) -> RestoredDirectory:
         """Make the directory of one subtask's store at `to`, as `write_directory` was given it: all of it, every byte verified, or nothing.
 
+        With an `adapter` also from a savepoint in the canonical format, for any `key_groups`.
         Raises as `DirectoryReader.restore`; NotFoundError also where there is no such state; RefusedError: it was dropped meanwhile.
         """
         with self._drops_are_told():
-            return self.directories(state).restore(to, subtask=subtask, key_groups=key_groups)
+            return self.directories(state, adapter=adapter).restore(to, subtask=subtask, key_groups=key_groups)
 
-    def directories(self, state: str) -> DirectoryReader:
+    def directories(self, state: str, *, adapter: StoreAdapter | None = None) -> DirectoryReader | StoreReader:
         """To restore the directories of a state in tasks: picklable. Keep this object, and so its pin, until they are done.
 
-        Raises NotFoundError, RefusedError (the state has no directories).
+        With an `adapter` of its store, also a state that a savepoint has in the canonical format: then for any key groups.
+        Raises NotFoundError, RefusedError (the state has no directories, or only an adapter could make them).
         """
+        info = self.manifest.state(DEFAULT_OPERATOR, state)
+        if adapter is not None and info is not None and info.format == "parquet":
+            return store_reader(self.manifest, info, self._storage, SystemEnvironment(), adapter)
         return directory_reader(self.manifest, self._state(state, "directory"), self._storage, SystemEnvironment())
 
     def _chunk_bytes(self, chunk: Chunk) -> bytes:

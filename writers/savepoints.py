@@ -4,8 +4,8 @@ Written in the canonical format: every state in full and sorted by key group, pa
 to be kept in the manifest stays there (FLINK-5777: the writer of in-memory state has no other layout for savepoints).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog import paths, savepoint_rules
@@ -32,14 +32,16 @@ from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMe
 from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_object, copy_state
 from holdfast.writers.directories import DIRECTORY
+from holdfast.writers.directory_reader import DirectoryReader
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
 from holdfast.writers.savepoint_places import DATA, delete_own, own_files, require_outside_catalogs, require_writable
+from holdfast.writers.stores import KEY, StoreAdapter, entries_frame, require_stores
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import StateWriter
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ReadState = Callable[[StateInfo], Any]  # gives what the state writer takes: a DataFrame
 OpenStates = Callable[[Checkpoint], ReadState]  # raises UsageError, before anything is opened, where they cannot be read
@@ -57,6 +59,7 @@ class SavepointFiles:
     checkpoint_id: CheckpointId
     name: str
     acks: list[Ack]
+    stores: Collection[str] = ()  # states of directories that are read as rows
 
     def write(self, source: Checkpoint, max_parallelism: int) -> CommitRequest:
         """The request to commit it, with paths from the savepoint's own directory."""
@@ -110,10 +113,12 @@ class SavepointFiles:
         if info.format == "bytes":
             self.acks.append(write_bytes(source.read_bytes(info.state), context, self.environment))
             return info
-        if info.format in ("files", DIRECTORY):
+        if info.format == "files" or (info.format == DIRECTORY and info.state not in self.stores):
             acks, described = copy_state(source, info, context)
             self.acks.extend(acks)
             return described
+        if info.format == DIRECTORY:
+            context = replace(context, key_columns=(KEY,))
         acks, described = self.state_writer.write(self.read_state(info), context)
         self.acks.extend(acks)
         return described
@@ -128,6 +133,7 @@ class SavepointWriter:
     environment: Environment
     state_writer: StateWriter
     read_state: OpenStates
+    stores: Mapping[str, StoreAdapter] = field(default_factory=dict)
 
     def take(self, ref: Ref, name: str, target: Storage | None) -> CheckpointCommitted:
         """Write a savepoint of a live checkpoint and commit it: in the catalog, or in a directory of its own within `target`.
@@ -143,6 +149,7 @@ class SavepointWriter:
         paths.require_name(name, "a savepoint")
         token = AttemptToken(self.environment.new_id())
         source = self._source(ref, token, name)
+        require_stores(self.stores, source.manifest.states)
         read_state = self.read_state(source)
         if target is not None:
             require_outside_catalogs(target)
@@ -163,6 +170,7 @@ class SavepointWriter:
                 checkpoint_id=opened.checkpoint_id,
                 name=name,
                 acks=acks,
+                stores=self.stores,
             )
             request = files.write(source, source.manifest.max_parallelism)
             request = _within(request, directory) if target is None else _outside(request, place)
@@ -251,6 +259,7 @@ def rekey_savepoint(
     require_outside_catalogs(target)
     require_writable(target, token)
     place = PrefixStorage(target, paths.savepoint_name(source.manifest.savepoint, token))
+    _require_rows(source)
     files = SavepointFiles(
         place=place,
         environment=environment,
@@ -269,12 +278,16 @@ def rekey_savepoint(
     return savepoint_at(place.address)
 
 
-def spark_reader(spark: "SparkSession | None") -> OpenStates:
-    """Reads states as DataFrames of this session, or of the active one. Raises UsageError where there is none and a state needs it."""
+def spark_reader(spark: "SparkSession | None", stores: Mapping[str, StoreAdapter] | None = None) -> OpenStates:
+    """Reads states as DataFrames of this session, or of the active one; directories by the adapters of their stores.
+
+    Raises UsageError where there is no session and a state needs it.
+    """
+    adapters = stores or {}
 
     def open_states(source: Checkpoint) -> ReadState:
         session: Any = spark or _active_session()
-        frame = next((info.state for info in source.manifest.states if info.format == "parquet"), None)
+        frame = next((info.state for info in source.manifest.states if info.format == "parquet" or info.state in adapters), None)
         if session is None and frame is not None:
             msg = (
                 f"state {frame!r} of {source!r} is a DataFrame, which Spark has to write anew, and there is no active Spark session (the "
@@ -282,9 +295,29 @@ def spark_reader(spark: "SparkSession | None") -> OpenStates:
                 "one. Nothing was begun"
             )
             raise UsageError(msg)
-        return lambda info: source.read(session, info.state)
+        return lambda info: _frame(session, source, info, adapters)
 
     return open_states
+
+
+def _frame(session: "SparkSession", source: Checkpoint, info: StateInfo, adapters: Mapping[str, StoreAdapter]) -> "DataFrame":
+    if info.format != DIRECTORY:
+        return source.read(session, info.state)
+    directories = source.directories(info.state)
+    assert isinstance(directories, DirectoryReader)
+    return entries_frame(session, directories, adapters[info.state])
+
+
+def _require_rows(source: Checkpoint) -> None:
+    """Raises RefusedError, which names it, for a state that has no keys to move to other groups."""
+    state = next((info.state for info in source.manifest.states if info.format == DIRECTORY), None)
+    if state is not None:
+        msg = (
+            f"state {state!r} of {source!r} is the directory of a store, which is not key-group aware (is_key_group_aware is false), and "
+            "has no other number of key groups: take the savepoint with an adapter of the store (savepoint(..., stores={...})), and rekey "
+            "that. Nothing was written"
+        )
+        raise RefusedError(msg)
 
 
 def _active_session() -> "SparkSession | None":

@@ -1,0 +1,44 @@
+"""The adapter of RocksDB, as `rocksdict` (the extra `holdfast[rocksdb]`) opens it: raw bytes, one column family."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from holdfast.catalog.errors import UsageError
+
+BATCH = 10_000  # entries
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDBAdapter:
+    """Turns databases of raw keys and values (`Options(raw_mode=True)`) into rows of a savepoint and back. See `StoreAdapter`."""
+
+    def entries(self, directory: str) -> Iterator[tuple[bytes, bytes]]:
+        """Raises UsageError for column families other than the default one, which would be lost."""
+        from rocksdict import AccessType, Options, Rdict
+
+        others = [name for name in Rdict.list_cf(directory) if name != "default"]
+        if others:
+            msg = f"{directory} has column families {', '.join(others)}: write an adapter of your own, whose keys tell the family"
+            raise UsageError(msg)
+        database = Rdict(directory, Options(raw_mode=True), access_type=AccessType.read_only())
+        try:
+            yield from database.items()
+        finally:
+            database.close()
+
+    def build(self, directory: str, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        """In batches; flushed, so that a snapshot of it has sorted runs to share."""
+        from rocksdict import Options, Rdict, WriteBatch
+
+        database = Rdict(directory, Options(raw_mode=True))
+        try:
+            remaining = iter(entries)
+            while some := list(islice(remaining, BATCH)):
+                batch = WriteBatch(raw_mode=True)
+                for key, value in some:
+                    batch.put(key, value)
+                database.write(batch)
+            database.flush()
+        finally:
+            database.close()

@@ -1,0 +1,164 @@
+"""Embedded stores in the canonical format of savepoints: keys and values as rows by key group, which any number of subtasks can take up.
+
+The directory of a store is not key-group aware (FLINK-5053). An adapter of a few lines, which iterates keys and puts keys, turns it into
+rows when a savepoint is taken, and the rows of some key groups into a store again. A key's group is that of its bytes in the store:
+`pmod(hash(key), max_parallelism)` of a binary column in Spark, and whoever spreads keys over subtasks has to spread them by that.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from holdfast.catalog.clock import Environment
+from holdfast.catalog.errors import RefusedError, UsageError
+from holdfast.catalog.key_groups import require_groups
+from holdfast.catalog.manifest import Manifest
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.types import Chunk, FileId, StateInfo
+from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory, new_directory
+from holdfast.writers.read_checks import require_digests_here
+from holdfast.writers.read_plan import FileRow, file_rows, plan_reading, require_readable
+from holdfast.writers.upload import KEY_GROUP_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEY, VALUE = "key", "value"
+ENTRIES = pa.schema([(KEY, pa.binary()), (VALUE, pa.binary())])
+SPARK_ENTRIES = f"{KEY} binary, {VALUE} binary"
+BATCH_BYTES = 4 * 1024 * 1024
+
+
+class StoreAdapter(Protocol):
+    """How to get at the entries of one kind of store. Picklable: it goes to tasks."""
+
+    def entries(self, directory: str) -> Iterable[tuple[bytes, bytes]]:
+        """Every key with its value, in any order, of the store in this directory, which is a copy of its own."""
+
+    def build(self, directory: str, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        """Make a store in this directory, which does not exist, with these keys and values and no others; closed when this returns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReader:
+    """What `checkpoint.directories(state, adapter=...)` gives of a state in the canonical format. Picklable, as `DirectoryReader` is."""
+
+    storage: Storage
+    environment: Environment
+    what: str
+    max_parallelism: int
+    chunks: tuple[Chunk, ...]
+    files: dict[FileId, FileRow]
+    adapter: StoreAdapter
+
+    def __repr__(self) -> str:
+        return f"<stores of {self.what}>"
+
+    def restore(self, to: str | os.PathLike[str], *, subtask: int = 0, key_groups: range | None = None) -> RestoredDirectory:
+        """Build the store of these key groups (None: all) at `to`, which must not exist, or be empty: all of it, verified, or nothing.
+
+        `subtask` says nothing here: it is the argument of the directories that the state has when it was written by a job.
+        Raises AlreadyExistsError, DamagedFileError, UsageError (there are no such key groups).
+        """
+        del subtask
+        groups = None if key_groups is None else require_groups(key_groups, self.max_parallelism)
+        plan = plan_reading(self.chunks, self.files, self.max_parallelism, groups)
+        with new_directory(to, self.environment) as draft:
+            require_digests_here(self.storage, plan.parts, {path: size_bytes for path, size_bytes, _ in self.files.values()})
+            paths = [path for scan in plan.base for path in scan.paths]
+            store = draft / "store"
+            self.adapter.build(str(store), self._entries(paths, groups))
+            files = [path for path in store.rglob("*") if path.is_file()]
+            for path in [*store.iterdir()]:
+                path.rename(draft / path.name)
+            store.rmdir()
+        return RestoredDirectory(files=len(files), remote_bytes=plan.size_bytes, local_bytes=0)
+
+    def _entries(self, paths: Iterable[str], groups: range | None) -> Iterator[tuple[bytes, bytes]]:
+        import pyarrow.dataset as ds
+
+        places = [f"{self.storage.address}/{path}" for path in paths]
+        if not places:
+            return
+        group = ds.field(KEY_GROUP_COLUMN)
+        wanted = None if groups is None else (group >= groups.start) & (group < groups.stop)
+        for batch in ds.dataset(places, format="parquet").to_batches(columns=[KEY, VALUE], filter=wanted):
+            yield from zip(batch.column(KEY).to_pylist(), batch.column(VALUE).to_pylist(), strict=True)
+
+
+def store_reader(manifest: Manifest, info: StateInfo, storage: Storage, environment: Environment, adapter: StoreAdapter) -> StoreReader:
+    """The reader of a state that a savepoint has in the canonical format. Raises RefusedError for rows that are no entries of a store."""
+    what = f"state {info.state!r} of checkpoint {manifest.checkpoint_id} of job {manifest.job!r}"
+    chunks, files = tuple(manifest.chunks_of(info)), file_rows(manifest.files.values())
+    require_readable(info, chunks, files, manifest.max_parallelism)
+    columns = [(field["name"], field["type"]) for field in json.loads(info.schema or "{}")["fields"]]
+    changes = plan_reading(chunks, files, manifest.max_parallelism).has_changes
+    if columns != [(KEY, "binary"), (VALUE, "binary")] or info.key_columns != (KEY,) or changes:
+        msg = f"{what} is a DataFrame, and not the keys and values of a store: read it with read(spark, {info.state!r})"
+        raise RefusedError(msg)
+    return StoreReader(
+        storage=storage,
+        environment=environment,
+        what=what,
+        max_parallelism=manifest.max_parallelism,
+        chunks=chunks,
+        files={chunk.file_id: files[chunk.file_id] for chunk in chunks if chunk.inline is None},
+        adapter=adapter,
+    )
+
+
+def entries_frame(spark: "SparkSession", reader: DirectoryReader, adapter: StoreAdapter) -> "DataFrame":
+    """The entries of all subtasks' stores, a partition for each, which its task restores to a directory of its own. Lazy."""
+    numbers = spark.range(0, reader.subtasks, 1, reader.subtasks)
+    return numbers.mapInArrow(partial(_read_entries, reader, adapter), SPARK_ENTRIES)
+
+
+def require_stores(stores: Mapping[str, StoreAdapter] | None, states: Iterable[StateInfo]) -> dict[str, StoreAdapter]:
+    """The adapters by their states. Raises UsageError, which names it, for one that is none, or is of a state without directories."""
+    formats = {info.state: info.format for info in states}
+    for state, adapter in (stores or {}).items():
+        if formats.get(state) != "directory":
+            there = ", ".join(repr(name) for name, kind in formats.items() if kind == "directory") or "none"
+            msg = f"stores={{{state!r}: ...}}: the checkpoint has no directories of a state {state!r}; it has such of: {there}"
+            raise UsageError(msg)
+        if not callable(getattr(adapter, "entries", None)) or not callable(getattr(adapter, "build", None)):
+            msg = f"{adapter!r} is no adapter of the store of state {state!r}: it needs methods entries and build (holdfast.StoreAdapter)"
+            raise UsageError(msg)
+    return dict(stores or {})
+
+
+def _read_entries(reader: DirectoryReader, adapter: StoreAdapter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for subtask in batch.column(0).to_pylist():
+            place = Path(tempfile.mkdtemp(prefix="holdfast-store-"))
+            try:
+                reader.restore(place / "store", subtask=subtask)
+                yield from _batches(adapter.entries(str(place / "store")))
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _batches(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    held = 0
+    for key, value in entries:
+        keys.append(key)
+        values.append(value)
+        held += len(key) + len(value)
+        if held >= BATCH_BYTES:
+            yield _batch(keys, values)
+            keys, values, held = [], [], 0
+    yield _batch(keys, values)
+
+
+def _batch(*columns: Any) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(column, pa.binary()) for column in columns], schema=ENTRIES)
