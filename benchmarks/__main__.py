@@ -24,6 +24,7 @@ ABOUT = {
     "commit_handles": "1 % of 100,000 handles changed: rows and time of the ledger's commit",
     "rescale": "half of the key groups of a savepoint, against the whole: bytes and time",
     "savepoint": "a savepoint of 10 million rows, against df.write.parquet of them repartitioned and sorted by key group",
+    "embedded_store": "RocksDB of 1 GB with 1 % of its keys changed: bytes, against copying it and against its new sorted runs",
     "garbage": "the cleanup query over a million references, against hand-written DuckDB over the same files",
 }
 
