@@ -24,12 +24,14 @@ from holdfast.catalog.errors import (
     UnknownOutcomeError,
     UnsafeSettingsError,
     UsageError,
+    WorkingDirectoryError,
 )
 from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, KeepLast, OnEnd, Outcome, OwnedFile
 from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.owners import Owner
 from holdfast.writers.restore import Checkpoint
+from holdfast.writers.working_directory import WorkingDirectory, working_directory
 
 if TYPE_CHECKING:
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
@@ -60,6 +62,7 @@ __all__ = [
     "open_manifest",
     "open_savepoint",
     "rekey",
+    "working_directory",
     "Catalog",
     "Coordinator",
     "CheckpointWriter",
@@ -68,6 +71,7 @@ __all__ = [
     "CheckpointProperties",
     "Owner",
     "OwnedFile",
+    "WorkingDirectory",
     "KeepLast",
     "KeepAll",
     "ChainLimit",
@@ -90,5 +94,6 @@ __all__ = [
     "DamagedFileError",
     "DamagedLedgerError",
     "ForeignTokensError",
+    "WorkingDirectoryError",
     "__version__",
 ]
