@@ -19,6 +19,7 @@ HoldfastError
     DamagedFileError       a state file or a manifest
     DamagedLedgerError     the ledger's log or data
     ForeignTokensError     storage is newer than the ledger; scrub stopped
+  WorkingDirectoryError (OSError)  this process's own disk: make room, or give another directory
 """
 
 
@@ -96,3 +97,7 @@ class DamagedLedgerError(CorruptionError):
 
 class ForeignTokensError(CorruptionError):
     """Storage holds attempts that the ledger never knew: the ledger was probably restored from a backup."""
+
+
+class WorkingDirectoryError(HoldfastError, OSError):
+    """The working directory cannot be used: a full disk, a read-only volume, no permission. Nothing is lost, it is only a cache."""

@@ -25,6 +25,7 @@ from holdfast.catalog.errors import (
     UnknownOutcomeError,
     UnsafeSettingsError,
     UsageError,
+    WorkingDirectoryError,
 )
 from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, KeepLast, OnEnd, Outcome, OwnedFile
@@ -36,6 +37,7 @@ from holdfast.writers.owners import Owner
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.rocksdb import RocksDBAdapter
 from holdfast.writers.stores import StoreAdapter, StoreReader
+from holdfast.writers.working_directory import WorkingDirectory, working_directory
 
 if TYPE_CHECKING:
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
@@ -67,6 +69,7 @@ __all__ = [
     "open_savepoint",
     "rekey",
     "groups_of",
+    "working_directory",
     "Catalog",
     "Coordinator",
     "CheckpointWriter",
@@ -82,6 +85,7 @@ __all__ = [
     "RocksDBAdapter",
     "Owner",
     "OwnedFile",
+    "WorkingDirectory",
     "KeepLast",
     "KeepAll",
     "ChainLimit",
@@ -105,5 +109,6 @@ __all__ = [
     "DamagedFileError",
     "DamagedLedgerError",
     "ForeignTokensError",
+    "WorkingDirectoryError",
     "__version__",
 ]

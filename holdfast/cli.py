@@ -9,7 +9,16 @@ import click
 
 from holdfast import report
 from holdfast.catalog.clock import VERSION
-from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError, HoldfastError, NotFoundError, RetryError, UsageError
+from holdfast.catalog.errors import (
+    AttemptEndedError,
+    CorruptionError,
+    FencedError,
+    HoldfastError,
+    NotFoundError,
+    RetryError,
+    UsageError,
+    WorkingDirectoryError,
+)
 from holdfast.facade import Catalog, open_catalog
 
 OK, DIFFERENCES, USAGE, RETRY, CORRUPTION, ENDED, MACHINE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
@@ -21,6 +30,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (CorruptionError, CORRUPTION),
     (FencedError, ENDED),
     (AttemptEndedError, ENDED),
+    (WorkingDirectoryError, MACHINE),
     (HoldfastError, RETRY),
     (OSError, MACHINE),
 )

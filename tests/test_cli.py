@@ -57,6 +57,7 @@ def test_every_class_of_error_has_its_exit_code() -> None:
         errors.ForeignTokensError: CORRUPTION,
         errors.FencedError: ENDED,
         errors.AttemptEndedError: ENDED,
+        errors.WorkingDirectoryError: MACHINE,
         PermissionError: MACHINE,
     }.items():
         assert exit_code(kind("what happened")) == code, kind
