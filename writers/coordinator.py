@@ -320,7 +320,7 @@ class Coordinator:
         try:
             with watch:
                 yield writer
-                with writer.step():
+                with writer.step("the commit"):
                     self._commit(writer)
         except BaseException as error:
             if not (self._in_doubt and isinstance(error, UnknownOutcomeError)):
