@@ -98,7 +98,8 @@ class Coordinator:
 
         With `checkpoint_timeout_s` the attempt is ended in the ledger once the block has run for so long, though the block goes on: its
         next step raises AttemptEndedError. With `tolerated_failures`, so many checkpoints in a row may fail by such an end, a kill, a lost
-        race, or a failure of storage or of an upload: the block then raises nothing, `result` is None and `failure` is the error.
+        race, or a failure of storage or of an upload: the block then raises nothing, `result` is None and `failure` is the error. The next
+        one is again on the last that was committed, so that its changes must be all since then.
         Raises:
             FencedError: a newer coordinator of the job has started.
             AttemptEndedError: somebody killed the attempt, or its time was over; nothing was committed, the next one may be tried.
