@@ -90,6 +90,20 @@ def test_a_failure_of_the_users_own_functions_is_none_of_sparks() -> None:
     assert not is_of_spark(OSError("gone"))
 
 
+def test_an_error_whose_text_cannot_be_had_comes_out_as_it_is() -> None:
+    """Of a JVM that is gone, whom its error would have to ask."""
+
+    class Silent(FakeSparkError):
+        __module__ = "py4j.protocol"
+
+        def __str__(self) -> str:
+            raise ConnectionError
+
+    error = Silent()
+    assert explained(error, WHAT, ROOT) is error
+    assert is_of_spark(error)
+
+
 # ---- the driver's own storage --------------------------------------------------------------------------------------------------
 
 

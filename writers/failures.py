@@ -98,7 +98,7 @@ def is_of_spark(error: BaseException) -> bool:
     """Whether an action of Spark failed by its machinery, or in Holdfast's own work in a task: not by the user's query or functions."""
     if not _is_sparks(error) or any(kind.__name__ in WRONG_QUERY for kind in type(error).__mro__):
         return False
-    text = str(error)
+    text = _text(error)
     of_python = PYTHON_FAILED in text or any(kind.__name__ == PYTHON_FAILED for kind in type(error).__mro__)
     return not of_python or any(frame in text for frame in OWN_FRAMES)
 
@@ -115,5 +115,13 @@ def _meanings(error: Exception) -> Iterator[tuple[_Meaning, str]]:
         if error.errno in FULL or error.errno in NOT_WRITABLE:
             yield _FULL if error.errno in FULL else _NOT_WRITABLE, str(error)
     elif _is_sparks(error):
-        lines = str(error).splitlines()
+        lines = _text(error).splitlines()
         yield from ((meaning, line.strip()) for meaning in _MEANINGS for line in lines if meaning.text.search(line))
+
+
+def _text(error: BaseException) -> str:
+    """What it says, if it can: an error of Java asks the JVM, which may be gone."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - of whatever kind: there is no text
+        return type(failure).__name__
