@@ -4,14 +4,16 @@ HoldfastError
   RetryError               try again, as the message says
     ConflictError          a transaction lost its races; nothing was committed
     UnknownOutcomeError    a commit may or may not have landed; look before anything else
+    StorageFullError       no room for what was to be written (OSError): make some
   UsageError (ValueError)  fix the call
     AddressError           an address that no storage adapter takes
     NotFoundError          no such catalog, job, checkpoint or state (LookupError)
     AlreadyExistsError     the name or place is taken
     FormatError            written by a newer version, or not a catalog of this ledger
     RefusedError           the ledger's rules forbid it: held, the head, already ended, dropped
-      ReadOnlyError        this process may not write to the ledger
+      ReadOnlyError        this process, or an executor, may not write to the ledger or to storage
     UnsafeSettingsError    engine settings under which a write could lose or double rows
+    EngineSetupError       the engine lacks something: its executors' Python, a package, a JAR
   FencedError              a newer coordinator owns the job: stop; never retried
   AttemptEndedError        the attempt was killed, expired or aborted: start another
   TooManyFailuresError     more checkpoints in a row failed than the job tolerates: look at the cause
@@ -39,6 +41,10 @@ class UnknownOutcomeError(RetryError):
     """A commit was sent and its fate could not be read back; nothing may be deleted on its account."""
 
 
+class StorageFullError(RetryError, OSError):
+    """A disk that is written to is full; nothing of the write was acknowledged."""
+
+
 class UsageError(HoldfastError, ValueError):
     """The call cannot succeed as it stands."""
 
@@ -64,11 +70,15 @@ class RefusedError(UsageError):
 
 
 class ReadOnlyError(RefusedError):
-    """This process may not write to the ledger: its credentials or the mount are read-only."""
+    """This process, or an executor, may not write to the ledger or to storage: its credentials or the mount are read-only."""
 
 
 class UnsafeSettingsError(UsageError):
     """The engine is set up in a way that can lose or double rows."""
+
+
+class EngineSetupError(UsageError):
+    """The engine lacks what its tasks need: the right Python, a package, a JAR."""
 
 
 class FencedError(HoldfastError):

@@ -296,10 +296,11 @@ def test_keys_that_spark_takes_for_equal_are_the_same_key(spark, job, key):
     [
         (None, None, "id", "there are none: give upserts, deletes or both"),
         ("select 1 AS id, 'x' AS text", None, "id", r"upserts: there is no column 'number' \(the state has it, with type double\)"),
-        ("select 1 AS id, 'x' AS text, 1D AS number, 1 AS more", None, "id", "upserts: the state has no column 'more'"),
+        ("select 1 AS id, 'x' AS text, 1D AS number, 1 AS more, 2 AS More", None, "id", "upserts: column 'more' is there twice"),
+        ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS Number", None, "id", "upserts: column 'Number' is there twice"),
         ("select 1L AS id, 'x' AS text, 1D AS number", None, "id", "upserts: column 'id' has the type bigint, and in the state int: cast"),
         ("select 1 AS id, 'x' AS text, 1 AS number", None, "id", "column 'number' has the type int, and in the state double"),
-        ("select 1 AS id, 'x' AS text, 1D AS Number", None, "id", "no column 'number' .* the state has no column 'Number'"),
+        ("select 1 AS id, 'x' AS text, 1D AS Number", None, "id", "no column 'number' .the state has it, with type double"),
         ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS id", None, "id", "upserts: column 'id' is there twice"),
         (None, "select 1 AS other", "id", "deletes: there is no column 'id'"),
         (None, "select 1L AS id", "id", "deletes: column 'id' has the type bigint, and in the state int"),

@@ -121,6 +121,7 @@ def test_a_late_ack_is_discarded_and_its_files_are_cleaned(world: World) -> None
             write_states(writer, {"model": BIG})
             process.arm(on_call=ring_at(process, "create", "/shared/"))
             write_states(writer, {"planes": [b"late 1", b"late 2"]})
+            raise AssertionError("the write must be told that its ack came too late")
     process.arm()
     late = {path for path in world.paths() if f"-{writer.attempt}-" in path and "/shared/" in path}
     assert len(late) == 2
@@ -275,6 +276,16 @@ def test_an_alarm_that_rings_in_the_middle_of_the_commit_waits_for_it_and_ends_n
     assert status_of(world, writer.attempt) == (Status.COMMITTED, None)
     assert process.checkpoint(coordinator, {"offsets": b"3"}) == 3
     resume(world)
+
+
+def test_the_machines_alarm_keeps_no_process_alive_and_can_be_called_off() -> None:
+    before = set(threading.enumerate())
+    call_off = SystemEnvironment().alarm(1e12, lambda: None)  # beyond what a thread may wait for at once
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.daemon
+    assert thread.is_alive()
+    call_off()
+    thread.join()
 
 
 def test_a_watch_that_is_over_waits_for_an_end_on_its_way_and_begins_no_other() -> None:

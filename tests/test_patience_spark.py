@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 
@@ -18,12 +19,11 @@ pytestmark = pytest.mark.xdist_group("spark")
 FIRST_ROWS = 200_000  # more than lies in the buffers between a task's Python and its file
 
 
+@dataclass(frozen=True, kw_only=True)
 class RingsAtFile(SystemEnvironment):
     """Its alarms ring when a task has made this file, however long that takes."""
 
-    def __init__(self, file: Path) -> None:
-        super().__init__()
-        object.__setattr__(self, "file", file)
+    file: Path
 
     def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
         off = threading.Event()
@@ -60,7 +60,7 @@ def overtaken(address: str, file: str):
 def test_a_write_whose_expired_attempts_files_go_fails_the_attempt_and_not_the_application(spark, tmp_path: Path, upload) -> None:
     opened = holdfast.open(tmp_path / "catalog", create=True)
     late = tmp_path / "late"
-    catalog = Catalog(opened._storage, opened._marker, opened._transactor.ledger, RingsAtFile(late))  # type: ignore[arg-type]
+    catalog = Catalog(opened._storage, opened._marker, opened._transactor.ledger, RingsAtFile(file=late))  # type: ignore[arg-type]
     rows = spark.range(10, numPartitions=1)
     with catalog.coordinate("flights", upload=upload, checkpoint_timeout_s=600) as job:
         with job.checkpoint() as cp:

@@ -34,6 +34,7 @@ from holdfast.writers.copying import copy_state
 from holdfast.writers.directories import DirectoryUpload, DirectoryWriter, Snapshot
 from holdfast.writers.directory_files import IMMUTABLE
 from holdfast.writers.directory_shares import DirectoryShares, shares_of
+from holdfast.writers.failures import explained
 from holdfast.writers.increments import CALLS, ParentState, Written, bytes_of, in_full, with_reused
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.owners import Owner, owner_name, refer_to
@@ -138,6 +139,8 @@ class CheckpointWriter:
                 rows when it ran again.
             RefusedError: "changed-groups" without a key: the state would not be key-group aware.
             UnsafeSettingsError: the session's commit protocol could lose or double rows.
+            EngineSetupError: the executors' Python, or a JAR, is not the one that is needed.
+            StorageFullError, ReadOnlyError: a disk is full, or may not be written to, here or on an executor.
         """
         if mode not in get_args(Mode):
             msg = f"mode={mode!r} is no way to write a state: give 'full' or 'changed-groups'"
@@ -153,12 +156,13 @@ class CheckpointWriter:
     ) -> None:
         """Write what changed: rows that are new or replace those of their keys, and keys whose rows are gone. Runs each plan once.
 
-        `upserts` have the state's columns, in any order; of `deletes` only the key columns count, and deleting what is not there is
-        nothing. The changes lie above the state as the parent has it; where the job's `ChainLimit` would be passed, the whole state is
-        read and written anew. Without such a state in the parent, the upserts are the state.
+        `upserts` have the state's columns, in any order, and may have more: with the first row of such, the state has these too, null in
+        its older rows. Of `deletes` only the key columns count, and deleting what is not there is nothing. The changes lie above the state
+        as the parent has it; where the job's `ChainLimit` would be passed, the whole state is read and written anew. Without such a state
+        in the parent, the upserts are the state.
         Raises:
-            UsageError: the columns or the key are not the state's (says which), a key is there twice in this call (names it), or the
-                state is already written or removed in this checkpoint.
+            UsageError: a column of the state is missing or of another type, the key is not the state's (says which), a key
+                is there twice in this call (names it), or the state is already written or removed in this checkpoint.
             DamagedFileError: the state was to be written anew, and a file of it is damaged.
         """
         with self._writing(state, key) as context:
@@ -255,8 +259,11 @@ class CheckpointWriter:
         self._watch = watch
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """A step of the attempt: if that has ended meanwhile, it fails with AttemptEndedError, whatever it raised itself (its cause)."""
+    def step(self, what: str) -> Iterator[None]:
+        """A step of the attempt: if that has ended meanwhile, it fails with AttemptEndedError, whatever it raised itself (its cause).
+
+        An error of storage or of the engine whose remedy is known is told with that. `what` is done, in words.
+        """
         try:
             if self._watch is not None:
                 self._watch.require_open()
@@ -264,7 +271,10 @@ class CheckpointWriter:
             if self._watch is not None and not self._sealed:
                 self._watch.require_open()
         except Exception as error:
-            self._own_error = error if self._watch is None else self._watch.told(error)
+            ended = error if self._watch is None else self._watch.told(error)
+            self._own_error = explained(
+                ended, f"{what} of checkpoint {self.checkpoint_id} of job {self._job_name!r}", self._storage.address
+            )
             if self._own_error is error:
                 raise
             raise self._own_error from error
@@ -345,7 +355,7 @@ class CheckpointWriter:
     def _writing(self, state: str, key: Sequence[str]) -> Iterator[UploadContext]:
         """One call that writes a state."""
         context = self._context(state, key)
-        with self.step():
+        with self.step(f"writing state {state!r}"):
             yield context
 
     def _context(self, state: str, key: Sequence[str]) -> UploadContext:

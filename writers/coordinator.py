@@ -99,7 +99,8 @@ class Coordinator:
 
         With `checkpoint_timeout_s` the attempt is ended in the ledger once the block has run for so long, though the block goes on: its
         next step raises AttemptEndedError. With `tolerated_failures`, so many checkpoints in a row may fail by such an end, a kill, a lost
-        race, or a failure of storage or of an upload: the block then raises nothing, `result` is None and `failure` is the error.
+        race, or a failure of storage or of an upload: the block then raises nothing, `result` is None and `failure` is the error. The next
+        one is again on the last that was committed, so that its changes must be all since then.
         Raises:
             FencedError: a newer coordinator of the job has started.
             AttemptEndedError: somebody killed the attempt, or its time was over; nothing was committed, the next one may be tried.
@@ -330,7 +331,7 @@ class Coordinator:
         try:
             with watch:
                 yield writer
-                with writer.step():
+                with writer.step("the commit"):
                     self._commit(writer)
         except BaseException as error:
             if not (self._in_doubt and isinstance(error, UnknownOutcomeError)):

@@ -23,7 +23,7 @@ from holdfast.catalog.errors import (
     UsageError,
 )
 from holdfast.catalog.types import CheckpointId, JobId
-from holdfast.writers.spark_failures import is_of_spark
+from holdfast.writers.failures import is_of_spark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

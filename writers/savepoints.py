@@ -33,6 +33,7 @@ from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_object, copy_state
 from holdfast.writers.directories import DIRECTORY
 from holdfast.writers.directory_reader import DirectoryReader
+from holdfast.writers.failures import explaining
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
 from holdfast.writers.savepoint_places import DATA, delete_own, own_files, require_outside_catalogs, require_writable
@@ -119,7 +120,8 @@ class SavepointFiles:
             return described
         if info.format == DIRECTORY:
             context = replace(context, key_columns=(KEY,))
-        acks, described = self.state_writer.write(self.read_state(info), context)
+        with explaining(f"writing state {info.state!r} of savepoint {self.name!r}", self.place.address):
+            acks, described = self.state_writer.write(self.read_state(info), context)
         self.acks.extend(acks)
         return described
 

@@ -14,7 +14,7 @@ from holdfast.catalog.types import Ack, ChainLimit, Role, StateInfo
 from holdfast.writers.increments import ParentState, Written, chunks_of, in_full, on_parent, too_many_changes, without_chunks
 from holdfast.writers.read_plan import file_rows
 from holdfast.writers.spark_files import PARQUET, state_info
-from holdfast.writers.spark_frame import column_names, column_problems, quoted
+from holdfast.writers.spark_frame import column_names, column_problems, quoted, widened
 from holdfast.writers.spark_read import read_state
 from holdfast.writers.spark_streamed import StreamedVehicle
 from holdfast.writers.upload import UploadContext, Vehicle
@@ -53,9 +53,11 @@ class ChangeWriter:
             return self._write_base(upserts, deletes, context)
         context = replace(context, key_columns=parent.info.key_columns)  # in the state's order, by which rows find their groups
         assert parent.info.schema is not None
+        schema = parent.info.schema
         uploads = []
         if upserts is not None:
-            uploads.append(self._upload(_in_order(upserts, parent.info.schema), Role.UPSERTS, context))
+            schema = widened(schema, upserts)
+            uploads.append(self._upload(_in_order(upserts, schema), Role.UPSERTS, context))
         if deletes is not None:
             gone = deletes.select(*map(quoted, context.key_columns))
             uploads.append(self._upload(gone, Role.DELETES, replace(context, call=context.call + 1)))
@@ -63,7 +65,9 @@ class ChangeWriter:
         acks = tuple(ack for upload in uploads for ack in upload.acks or ())
         if not any(ack.chunks for ack in acks):
             return Written(acks=acks, info=parent.info, content=parent.chunks)
-        changed = on_parent(parent, acks, replace(parent.info, rows=None, group_digests=None))
+        if not any(chunk.role is Role.UPSERTS for chunk in chunks_of(acks)):
+            schema = parent.info.schema  # a column that no file has would be none to whoever reads the files without us
+        changed = on_parent(parent, acks, replace(parent.info, schema=schema, rows=None, group_digests=None))
         if not too_many_changes(parent, chunks_of(acks), limit):
             return changed
         return self._write_merged(uploads[0].frame.sparkSession, changed, parent, replace(context, call=context.call + 2))
@@ -90,7 +94,7 @@ class ChangeWriter:
             spark, context.storage, changed.info, changed.content, file_rows(files.values()), max_parallelism=context.max_parallelism
         )
         acks = self.vehicle.write(rows, context)
-        info = replace(state_info(rows, context, acks), schema=parent.info.schema)
+        info = replace(state_info(rows, context, acks), schema=changed.info.schema)
         return in_full([*acks, *map(without_chunks, changed.acks)], info)
 
 

@@ -68,7 +68,7 @@ def has_columns_of(df: "DataFrame", schema: str) -> bool:
 
 
 def column_problems(df: "DataFrame", schema: str, only: Sequence[str] | None = None) -> Iterator[str]:
-    """What keeps the DataFrame from having the columns of a state's schema, in any order; with `only`, these, and others beside."""
+    """What keeps the DataFrame from having the columns of a state's schema, in any order, others beside; with `only`, just these."""
     wanted = {name: kind for name, kind in _columns(_parsed(schema)).items() if only is None or name in only}
     found = _columns(df.schema)
     for name, kind in wanted.items():
@@ -78,8 +78,20 @@ def column_problems(df: "DataFrame", schema: str, only: Sequence[str] | None = N
             yield f"column {name!r} is there twice"
         elif found[name] != kind:
             yield f"column {name!r} has the type {found[name]}, and in the state {kind}: cast it"
-    for name in found.keys() - wanted.keys() if only is None else ():
-        yield f"the state has no column {name!r}"
+    names = [name.lower() for name in df.columns]
+    for name in found if only is None else ():
+        if name not in wanted and names.count(name.lower()) > 1:
+            yield f"column {name!r} is there twice (case does not tell columns apart)"
+
+
+def widened(schema: str, df: "DataFrame") -> str:
+    """A state's schema with the columns that the DataFrame has beside them; they may be null, as they are in all older rows."""
+    from pyspark.sql.types import StructField, StructType
+
+    fields = _parsed(schema).fields
+    known = {field.name for field in fields}
+    added = [StructField(field.name, field.dataType, True, field.metadata) for field in df.schema.fields if field.name not in known]
+    return StructType([*fields, *added]).json() if added else schema
 
 
 def column_names(schema: str) -> list[str]:

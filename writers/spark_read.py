@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.catalog.key_groups import groups_of, require_groups, require_parallelism
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
+from holdfast.writers.failures import explaining
 from holdfast.writers.read_checks import require_digests, require_footers
 from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, plan_reading, require_key_groups, require_part, require_readable
 from holdfast.writers.spark_key_groups import by_subtask
@@ -61,6 +62,7 @@ def read_state(
         RefusedError: a part of a state without key columns is asked for.
         UsageError: there are no such key groups, or more subtasks than key groups.
         FormatError: the state needs a newer Holdfast.
+        EngineSetupError: the executors' Python is not the one that is needed.
     """
     require_part(key_groups, parallelism)
     require_readable(info, chunks, files, max_parallelism)
@@ -73,7 +75,8 @@ def read_state(
     plan = plan_reading(chunks, files, max_parallelism, key_groups)
     sizes = {path: size_bytes for path, size_bytes, _ in files.values()}
     if verify:
-        require_digests(spark, storage, plan.parts, sizes)
+        with explaining(f"reading state {info.state!r}", storage.address):
+            require_digests(spark, storage, plan.parts, sizes)
     else:
         require_footers(storage, plan.parts, sizes)
     reader = _Reader(spark, storage, info)

@@ -1,0 +1,127 @@
+"""What a failed write or reading means, told without Spark: whoever coordinates a job of bytes alone needs no pyspark.
+
+What goes wrong in a task comes to the driver as text: of Java, or of a Python traceback. Here are the few texts whose remedy is known; any
+other error comes out as it is.
+"""
+
+import errno
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from holdfast.catalog.errors import EngineSetupError, HoldfastError, ReadOnlyError, StorageFullError
+
+# Of a query that is wrong, or met a value that it cannot take: it fails again whatever becomes of its tasks.
+WRONG_QUERY = frozenset(
+    {"AnalysisException", "ParseException", "ArithmeticException", "ArrayIndexOutOfBoundsException", "DateTimeException"}
+    | {"IllegalArgumentException", "NumberFormatException", "UnsupportedOperationException", "SparkNoSuchElementException"}
+    | {"PySparkTypeError", "PySparkValueError", "PySparkAttributeError", "PySparkNotImplementedError"}
+)
+PYTHON_FAILED = "PythonException"
+# Frames of what Holdfast itself runs in tasks. Any other Python there is the user's.
+OWN_FRAMES = ("spark_streamed.py", "spark_files.py", "spark_groups.py")
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """A text, whose lines tell the case, and what it means."""
+
+    text: re.Pattern[str]
+    kind: type[HoldfastError]
+    what: str
+    remedy: str
+    only_of_catalog: bool = False  # of other paths it means something else: the plan may read what it may not read
+
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_FULL = _Meaning(
+    re.compile("No space left on device|Disk quota exceeded"),
+    StorageFullError,
+    "a disk is full",
+    "Make room on that disk (the catalog's, or an executor's own, which Spark spills to: spark.local.dir), but never by deleting files of "
+    "the catalog: `holdfast vacuum` deletes what nobody needs. Then write the next checkpoint",
+)
+_NOT_WRITABLE = _Meaning(
+    re.compile("Read-only file system|Permission denied|AccessDeniedException|Mkdirs failed to create"),
+    ReadOnlyError,
+    "a process may not write there",
+    "Mount it for writing, and give the account that Spark's executors run under (not the driver's alone) the right to write below the "
+    "catalog's root",
+    only_of_catalog=True,
+)
+_MEANINGS = (
+    _Meaning(
+        re.compile(r"No module named|Cannot run program|PYTHON_VERSION_MISMATCH|PACKAGE_NOT_INSTALLED|must be installed; however"),
+        EngineSetupError,
+        "the Python that the executors start cannot run the tasks",
+        f"Install holdfast, with its extra 'spark', in one Python {_PYTHON} on every host, and name that interpreter before the session "
+        "starts: the environment variable PYSPARK_PYTHON, or the setting spark.pyspark.python; of a local session, sys.executable",
+    ),
+    _Meaning(
+        re.compile(r"ClassNotFoundException|NoClassDefFoundError|DATA_SOURCE_NOT_FOUND|No FileSystem for|UnsupportedClassVersionError"),
+        EngineSetupError,
+        "a Java class is not on the executors or the driver",
+        "Give the session the JAR that has it, of the version that fits its Spark, before it starts: spark.jars.packages or spark.jars; "
+        "for Delta Lake, delta.configure_spark_with_delta_pip of the package delta-spark",
+    ),
+    _FULL,
+    _NOT_WRITABLE,
+)
+
+
+def explained(error: Exception, what: str, address: str) -> Exception:
+    """The error that says what to do, where that is known; else the error itself. `what` failed, in the storage at `address`."""
+    for meaning, line in _meanings(error):
+        if not meaning.only_of_catalog or address in line:
+            return meaning.kind(f"{what}, in {address}, failed and had no effect: {meaning.what} ({line}). {meaning.remedy}")
+    return error
+
+
+@contextmanager
+def explaining(what: str, address: str) -> Iterator[None]:
+    """What the block raises is told as `explained`, with the original as its cause."""
+    try:
+        yield
+    except Exception as error:
+        told = explained(error, what, address)
+        if told is error:
+            raise
+        raise told from error
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether an action of Spark failed by its machinery, or in Holdfast's own work in a task: not by the user's query or functions."""
+    if not _is_sparks(error) or any(kind.__name__ in WRONG_QUERY for kind in type(error).__mro__):
+        return False
+    text = _text(error)
+    of_python = PYTHON_FAILED in text or any(kind.__name__ == PYTHON_FAILED for kind in type(error).__mro__)
+    return not of_python or any(frame in text for frame in OWN_FRAMES)
+
+
+def _is_sparks(error: BaseException) -> bool:
+    return bool({kind.__module__.partition(".")[0] for kind in type(error).__mro__} & {"pyspark", "py4j"})
+
+
+def _meanings(error: Exception) -> Iterator[tuple[_Meaning, str]]:
+    """What the error may mean, each with the line that tells it."""
+    if isinstance(error, HoldfastError):
+        return
+    if isinstance(error, OSError):
+        if error.errno in FULL or error.errno in NOT_WRITABLE:
+            yield _FULL if error.errno in FULL else _NOT_WRITABLE, str(error)
+    elif _is_sparks(error):
+        lines = _text(error).splitlines()
+        yield from ((meaning, line.strip()) for meaning in _MEANINGS for line in lines if meaning.text.search(line))
+
+
+def _text(error: BaseException) -> str:
+    """What it says, if it can: an error of Java asks the JVM, which may be gone."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - of whatever kind: there is no text
+        return type(failure).__name__
