@@ -32,6 +32,7 @@ def group_of(key: bytes) -> int:
 def write(job: holdfast.Coordinator, database) -> holdfast.CheckpointResult:
     with job.checkpoint() as checkpoint:
         checkpoint.write_directory(STATE, snapshot_of(database))
+    assert checkpoint.result is not None
     return checkpoint.result
 
 

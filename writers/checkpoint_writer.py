@@ -42,6 +42,7 @@ from holdfast.writers.patience import Watch
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import StateWriter
+from holdfast.writers.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -198,6 +199,7 @@ class CheckpointWriter:
         subtasks: int | None = None,
         key_groups: range | None = None,
         immutable: Sequence[str] = IMMUTABLE,
+        working_directory: WorkingDirectory | None = None,
     ) -> DirectoryUpload:
         """Begin to upload the directory of one subtask's store, from this process, and go on; the commit waits for it. Call it for each
         subtask: there are as many as are written, and no fewer than the parent has, unless `subtasks` says how many.
@@ -205,13 +207,14 @@ class CheckpointWriter:
         `snapshot` is a directory that stays as it is until the checkpoint is committed; or a function that takes one into the path that it
         is called with. Files whose names match `immutable` are never changed by the store: what the parent has of this state and subtask
         by the same name, size and digest is referred to. The others are this checkpoint's own. `key_groups` are those that the store has.
+        A `working_directory` keeps local copies, by hard links: nobody may write to the files of the snapshot afterwards.
         Raises:
             UsageError: this is no snapshot (it is missing or empty, or has links), no subtask or range; or the subtask is written twice.
             RefusedError: the state is already written in this checkpoint.
         """
         shares = self._shares(state, subtasks, immutable)
-        with self.step():
-            return shares.write(snapshot, subtask, key_groups)
+        with self.step(f"writing state {state!r}"):
+            return shares.write(snapshot, subtask, key_groups, working_directory)
 
     def directories(self, state: str, *, subtasks: int, immutable: Sequence[str] = IMMUTABLE) -> DirectoryWriter:
         """As `write_directory`, from tasks: a picklable writer to take along. Give what their uploads acknowledge to `acknowledge`.
@@ -232,7 +235,7 @@ class CheckpointWriter:
                 "checkpoint.directories(...) first, and acknowledge within the same block"
             )
             raise UsageError(msg)
-        with self.step():
+        with self.step(f"acknowledging state {state!r}"):
             shares.take(acks)
 
     def remove(self, state: str) -> None:
@@ -382,7 +385,9 @@ class CheckpointWriter:
             shares.require_same(subtasks, immutable)
             return shares
         context = self._context(state, ())
-        shares = shares_of(context, self._environment, self._parent_state(context), subtasks, immutable)
+        parent = self._parent_state(context)
+        parent_id = self._parent.checkpoint_id if self._parent else None
+        shares = shares_of(context, self._environment, parent, parent_id, subtasks, immutable)
         self._directories[context.operator, context.state] = shares
         return shares
 

@@ -35,8 +35,10 @@ from holdfast.catalog.types import (
     StoredFile,
 )
 from holdfast.writers.directory_files import LocalFile, files_of
+from holdfast.writers.directory_local import keep_copies
 from holdfast.writers.increments import ParentState
 from holdfast.writers.upload import UploadContext
+from holdfast.writers.working_directory import WorkingDirectory
 
 DIRECTORY = "directory"
 FILE_LAYER = 0  # of every file: a handle is the file's for ever, whichever checkpoint refers to it anew
@@ -70,33 +72,43 @@ class DirectoryWriter:
     context: UploadContext
     environment: Environment
     parent: ParentState | None
+    parent_id: CheckpointId | None
     immutable: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"<directories of state {self.context.state!r} for checkpoint {self.context.metadata.checkpoint_id}>"
 
-    def write(self, snapshot: Snapshot, *, subtask: int, key_groups: range | None = None) -> "DirectoryUpload":
+    def write(
+        self,
+        snapshot: Snapshot,
+        *,
+        subtask: int,
+        key_groups: range | None = None,
+        working_directory: WorkingDirectory | None = None,
+    ) -> "DirectoryUpload":
         """Begin to upload one subtask's snapshot, beside the caller; `upload.ack()` waits for it and gives what the driver needs.
 
         `snapshot` is the directory of one, which stays as it is until then; or a function that takes one into the path that it is called
         with (`Checkpoint(db).create_checkpoint`), whose time is told as `sync_ms`, and whose directory is removed afterwards.
         Of `key_groups`, the store has just these: its directory is one handle for them, which can be restored only for them.
+        The `working_directory` of this process keeps local copies of what was uploaded, by hard links, where a restart finds them.
         Raises UsageError: this is no snapshot, no subtask, no range of key groups of the job.
         """
         share = Share.of(subtask, key_groups, self.context.max_parallelism)
-        taken = self._taken(snapshot)
+        taken = self._taken(snapshot, working_directory)
         try:
             return self._begin(taken, share)
         except BaseException:
             taken.remove()
             raise
 
-    def _taken(self, snapshot: Snapshot) -> "_Taken":
+    def _taken(self, snapshot: Snapshot, working: WorkingDirectory | None) -> "_Taken":
         if not callable(snapshot):
-            return _Taken(Path(snapshot))
-        place = Path(tempfile.mkdtemp(prefix="holdfast-snapshot-"))
+            return _Taken(Path(snapshot), working)
+        # On the volume of the store, if it lives where it should: then a snapshot is hard links.
+        place = Path(tempfile.mkdtemp(prefix="holdfast-snapshot-", dir=None if working is None else working.tmp))
         began = self.environment.monotonic_s()
-        taken = _Taken(place / "snapshot", own=place)
+        taken = _Taken(place / "snapshot", working, own=place)
         try:
             snapshot(str(taken.directory))
         except BaseException:
@@ -186,6 +198,8 @@ class DirectoryUpload:
         if self._ack is None:
             try:
                 self._ack = self._acked([upload.result() for upload in self._uploads])
+                if self._taken.working is not None:
+                    keep_copies(self._taken.working, self._writer.context, self._ack, self._taken.directory, self._writer.parent_id)
             finally:
                 self.cancel()
         return self._ack
@@ -263,6 +277,7 @@ class _Taken:
     """A snapshot, and the directory to remove after it, if it was taken here."""
 
     directory: Path
+    working: WorkingDirectory | None
     own: Path | None = None
     sync_ms: int | None = None
 

@@ -11,21 +11,24 @@ from pathlib import Path
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import AlreadyExistsError, DamagedFileError, NotFoundError, RefusedError
 from holdfast.catalog.manifest import Manifest
-from holdfast.catalog.storage import Storage, copy_stream
-from holdfast.catalog.types import CheckpointId, Chunk, StateInfo, StoredFile
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.types import CheckpointId, Chunk, JobId, StateInfo, StoredFile
+from holdfast.writers.directory_local import Brought, Source
+from holdfast.writers.local_state import LocalShare
+from holdfast.writers.working_directory import WorkingDirectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredDirectory:
-    """What a restore did: how many files there are, and where their bytes came from."""
+    """What a restore did: how many files there are, and where their bytes came from: the catalog's storage, a local copy, the cache.
+
+    What is so small that the manifest has it comes with that, and is not counted.
+    """
 
     files: int
     remote_bytes: int
-    local_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        return self.remote_bytes + self.local_bytes
+    local_bytes: int = 0
+    cached_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,9 @@ class DirectoryReader:
     storage: Storage
     environment: Environment
     job: str
+    job_id: JobId
     checkpoint_id: CheckpointId
+    operator: str
     state: str
     chunks: tuple[Chunk, ...]
     files: dict[str, StoredFile]  # by the ids that chunks have
@@ -58,10 +63,18 @@ class DirectoryReader:
             return None
         return range(chunk.key_group_from, chunk.key_group_to + 1)
 
-    def restore(self, to: str | os.PathLike[str], *, subtask: int, key_groups: range | None = None) -> RestoredDirectory:
+    def restore(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        subtask: int,
+        key_groups: range | None = None,
+        working_directory: WorkingDirectory | None = None,
+    ) -> RestoredDirectory:
         """Make the directory of a subtask's store at `to`, which must not exist, or be empty: all of it, every byte verified, or nothing.
 
-        Files come from the catalog, several at once.
+        With the `working_directory` of this process, files whose digest holds in its local copies are linked from there; others that a
+        store never changes come by its cache. The rest comes from the catalog, several files at once.
         Raises:
             NotFoundError: there is no such subtask.
             RefusedError: `key_groups` are not those that the store was written with: it is not key-group aware.
@@ -71,35 +84,41 @@ class DirectoryReader:
         chunks = self._of(subtask)
         self._require_range(subtask, key_groups)
         with new_directory(to, self.environment) as draft:
-            return self._bring(chunks, draft)
+            return self._bring(chunks, draft, self._source(subtask, working_directory))
 
-    def _bring(self, chunks: list[Chunk], draft: Path) -> RestoredDirectory:
-        begun = [self.environment.start(partial(self._bring_file, chunk, draft)) for chunk in chunks]
+    def _source(self, subtask: int, working: WorkingDirectory | None) -> Source:
+        share = LocalShare(catalog_id=self.storage.address, job_id=self.job_id, operator=self.operator, state=self.state, subtask=subtask)
+        return Source(storage=self.storage, working=working, share=share)
+
+    def _bring(self, chunks: list[Chunk], draft: Path, source: Source) -> RestoredDirectory:
+        begun = [self.environment.start(partial(self._bring_file, chunk, draft, source)) for chunk in chunks]
         try:
-            remote = [one.result() for one in begun]
+            brought = [one.result() for one in begun]
         finally:
             for one in begun:
                 if not one.cancel():
                     one.exception()  # nothing is written any more when this returns
-        return RestoredDirectory(files=len(chunks), remote_bytes=sum(remote), local_bytes=0)
+        return RestoredDirectory(
+            files=len(chunks),
+            remote_bytes=sum(each.remote_bytes for each in brought),
+            local_bytes=sum(each.local_bytes for each in brought),
+            cached_bytes=sum(each.cached_bytes for each in brought),
+        )
 
-    def _bring_file(self, chunk: Chunk, draft: Path) -> int:
-        """How many bytes were read from storage."""
+    def _bring_file(self, chunk: Chunk, draft: Path, source: Source) -> Brought:
         assert chunk.name is not None
         place = draft / chunk.name
         place.parent.mkdir(parents=True, exist_ok=True)
         if chunk.inline is not None:
             place.write_bytes(chunk.inline)  # verified with the manifest
-            return 0
+            return Brought()
         path = self.files[chunk.file_id].path
         try:
-            with self.storage.open_stream(path) as source, open(place, "xb") as copy:
-                found = copy_stream(source, copy)
+            return source.bring(chunk, path, place)
         except FileNotFoundError as error:
             raise self._damaged(chunk, f"{path} is missing: the checkpoint was dropped meanwhile, or the file is lost") from error
-        if (found.size_bytes, found.sha256) != (chunk.length_bytes, chunk.sha256):
-            raise self._damaged(chunk, f"{path} does not have the digest that was committed")
-        return found.size_bytes
+        except DamagedFileError as error:
+            raise self._damaged(chunk, f"{path} does not have the digest that was committed") from error
 
     def _of(self, subtask: int) -> list[Chunk]:
         found = [chunk for chunk in self.chunks if chunk.subtask == subtask]
@@ -139,7 +158,9 @@ def directory_reader(manifest: Manifest, info: StateInfo, storage: Storage, envi
         storage=storage,
         environment=environment,
         job=manifest.job,
+        job_id=manifest.job_id,
         checkpoint_id=manifest.checkpoint_id,
+        operator=info.operator,
         state=info.state,
         chunks=chunks,
         files={chunk.file_id: manifest.files[chunk.file_id] for chunk in chunks if chunk.inline is None},

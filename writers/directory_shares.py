@@ -6,11 +6,12 @@ from itertools import pairwise
 
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
-from holdfast.catalog.types import Ack, Scope, StateInfo
+from holdfast.catalog.types import Ack, CheckpointId, Scope, StateInfo
 from holdfast.writers.directories import DIRECTORY, DirectoryUpload, DirectoryWriter, Share, Snapshot, decode_ack
 from holdfast.writers.directory_files import require_patterns
 from holdfast.writers.increments import ParentState, Written, bytes_of, chunks_of, without_chunks
 from holdfast.writers.upload import UploadContext
+from holdfast.writers.working_directory import WorkingDirectory
 
 
 @dataclass(slots=True)
@@ -36,14 +37,18 @@ class DirectoryShares:
             msg = f"{self._what} is written with (subtasks, immutable) = {now}, and was begun with {said}: say the same for each subtask"
             raise UsageError(msg)
 
-    def write(self, snapshot: Snapshot, subtask: int, key_groups: range | None) -> DirectoryUpload:
+    def write(
+        self, snapshot: Snapshot, subtask: int, key_groups: range | None, working_directory: WorkingDirectory | None = None
+    ) -> DirectoryUpload:
         """Begin an upload in this process, and wait for it before the commit. Raises UsageError."""
         Share.of(subtask, key_groups, self.writer.context.max_parallelism)
         if subtask in self._uploads:
             msg = f"subtask {subtask} of {self._what} is written twice in one checkpoint: write each once"
             raise UsageError(msg)
         self._require_one(subtask)
-        upload = self._uploads[subtask] = self.writer.write(snapshot, subtask=subtask, key_groups=key_groups)
+        upload = self._uploads[subtask] = self.writer.write(
+            snapshot, subtask=subtask, key_groups=key_groups, working_directory=working_directory
+        )
         return upload
 
     def take(self, acks: Iterable[object]) -> None:
@@ -102,7 +107,12 @@ class DirectoryShares:
 
 
 def shares_of(
-    context: UploadContext, environment: Environment, parent: ParentState | None, subtasks: int | None, immutable: Sequence[str]
+    context: UploadContext,
+    environment: Environment,
+    parent: ParentState | None,
+    parent_id: CheckpointId | None,
+    subtasks: int | None,
+    immutable: Sequence[str],
 ) -> DirectoryShares:
     """To collect the shares of a state of which the parent may have some. Raises UsageError for what is no number of subtasks."""
     given: object = subtasks  # a program without types gives anything
@@ -113,7 +123,9 @@ def shares_of(
     if parent is not None and parent.info.format != DIRECTORY:
         parent = None
     there = {chunk.subtask for chunk in parent.chunks if chunk.subtask is not None} if parent else set()
-    writer = DirectoryWriter(context=context, environment=environment, parent=parent and _shared(parent), immutable=patterns)
+    writer = DirectoryWriter(
+        context=context, environment=environment, parent=parent and _shared(parent), parent_id=parent_id, immutable=patterns
+    )
     return DirectoryShares(writer, subtasks, len(there))
 
 

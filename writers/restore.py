@@ -23,6 +23,7 @@ from holdfast.writers.leases import Lease
 from holdfast.writers.owners import described
 from holdfast.writers.read_plan import file_rows
 from holdfast.writers.stores import StoreAdapter, StoreReader, store_reader
+from holdfast.writers.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     import duckdb
@@ -199,14 +200,17 @@ class Checkpoint:
         subtask: int = 0,
         key_groups: range | None = None,
         adapter: StoreAdapter | None = None,
+        working_directory: WorkingDirectory | None = None,
     ) -> RestoredDirectory:
         """Make the directory of one subtask's store at `to`, as `write_directory` was given it: all of it, every byte verified, or nothing.
 
-        With an `adapter` also from a savepoint in the canonical format, for any `key_groups`.
+        With an `adapter` also from a savepoint in the canonical format, for any `key_groups`. The `working_directory` of this process has
+        local copies, which are linked where their digests hold.
         Raises as `DirectoryReader.restore`; NotFoundError also where there is no such state; RefusedError: it was dropped meanwhile.
         """
         with self._drops_are_told():
-            return self.directories(state, adapter=adapter).restore(to, subtask=subtask, key_groups=key_groups)
+            reader = self.directories(state, adapter=adapter)
+            return reader.restore(to, subtask=subtask, key_groups=key_groups, working_directory=working_directory)
 
     def directories(self, state: str, *, adapter: StoreAdapter | None = None) -> DirectoryReader | StoreReader:
         """To restore the directories of a state in tasks: picklable. Keep this object, and so its pin, until they are done.

@@ -27,6 +27,7 @@ from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory
 from holdfast.writers.read_checks import require_digests_here
 from holdfast.writers.read_plan import FileRow, file_rows, plan_reading, require_readable
 from holdfast.writers.upload import KEY_GROUP_COLUMN
+from holdfast.writers.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,13 +63,20 @@ class StoreReader:
     def __repr__(self) -> str:
         return f"<stores of {self.what}>"
 
-    def restore(self, to: str | os.PathLike[str], *, subtask: int = 0, key_groups: range | None = None) -> RestoredDirectory:
+    def restore(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        subtask: int = 0,
+        key_groups: range | None = None,
+        working_directory: WorkingDirectory | None = None,
+    ) -> RestoredDirectory:
         """Build the store of these key groups (None: all) at `to`, which must not exist, or be empty: all of it, verified, or nothing.
 
-        `subtask` says nothing here: it is the argument of the directories that the state has when it was written by a job.
+        `subtask` and `working_directory` say nothing here: they are of the directories that the state has once a job wrote it.
         Raises AlreadyExistsError, DamagedFileError, UsageError (there are no such key groups).
         """
-        del subtask
+        del subtask, working_directory
         groups = None if key_groups is None else require_groups(key_groups, self.max_parallelism)
         plan = plan_reading(self.chunks, self.files, self.max_parallelism, groups)
         with new_directory(to, self.environment) as draft:
@@ -80,7 +88,7 @@ class StoreReader:
             for path in [*store.iterdir()]:
                 path.rename(draft / path.name)
             store.rmdir()
-        return RestoredDirectory(files=len(files), remote_bytes=plan.size_bytes, local_bytes=0)
+        return RestoredDirectory(files=len(files), remote_bytes=plan.size_bytes)
 
     def _entries(self, paths: Iterable[str], groups: range | None) -> Iterator[tuple[bytes, bytes]]:
         import pyarrow.dataset as ds

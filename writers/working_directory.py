@@ -51,13 +51,13 @@ class Places:
 class WorkingDirectory:
     """A process's own directory, locked for it until `close` or its end. What `holdfast.working_directory` gives.
 
-    `path` is the directory, `local_state` and `blob_cache` are what lies in it. A forked child may go on using these two; it does not hold
-    the directory, and its `close` does nothing. Not picklable: a task opens its own.
+    `path` is the directory, `local_state` and `blob_cache` are what lies in it, and `files` the disk that they are on. A forked child may go
+    on using these; it does not hold the directory, and its `close` does nothing. Not picklable: a task opens its own.
     """
 
     def __init__(self, places: Places, *, local_recovery: bool, blob_limit_bytes: int, environment: Environment, files: LocalFiles) -> None:
         self.path = places.path
-        self._tmp, self._files, self._opener = places.tmp, files, os.getpid()
+        self._tmp, self.files, self._opener = places.tmp, files, os.getpid()
         self._is_closed = False
         with ExitStack() as opened:
             for root in places.roots:
@@ -80,7 +80,7 @@ class WorkingDirectory:
     def tmp(self) -> Path:
         """A directory for what this process needs while it lives; made again if somebody has deleted it."""
         with _on_disk(self._tmp):
-            self._files.make_directory(self._tmp)
+            self.files.make_directory(self._tmp)
         return self._tmp
 
     def close(self) -> None:
@@ -90,14 +90,14 @@ class WorkingDirectory:
         """
         if os.getpid() == self._opener and not self._is_closed:
             self._is_closed = True
-            self._files.discard(self._tmp)
+            self.files.discard(self._tmp)
             self._locks.close()
 
     def _empty_tmp(self) -> None:
-        self._files.discard(self._tmp)
+        self.files.discard(self._tmp)
         empty = self.tmp
         with _on_disk(empty):
-            left = self._files.names(empty)
+            left = self.files.names(empty)
         if left:
             msg = f"{self._tmp} cannot be emptied, it still has {left[0]!r}: remove it (is it another user's?), or give another base"
             raise WorkingDirectoryError(msg)
