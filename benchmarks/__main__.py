@@ -25,6 +25,7 @@ ABOUT = {
     "rescale": "half of the key groups of a savepoint, against the whole: bytes and time",
     "savepoint": "a savepoint of 10 million rows, against df.write.parquet of them repartitioned and sorted by key group",
     "embedded_store": "RocksDB of 1 GB with 1 % of its keys changed: bytes, against copying it and against its new sorted runs",
+    "local_recovery": "restoring a store of 1 GB from local copies, against reading it from the catalog, both verified",
     "garbage": "the cleanup query over a million references, against hand-written DuckDB over the same files",
 }
 

@@ -5,27 +5,19 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog.clock import SystemEnvironment
-from holdfast.writers.directory_reader import DirectoryReader, directory_reader
+from holdfast.writers.directory_reader import directory_reader
 from tests.support.faults import Faults
 from tests.support.front_door import LARGE
-from tests.support.threads import at_once
 from tests.support.vanishing import VanishingFiles, assert_deleting_changes_nothing
+from tests.support.world import World
 from tests.test_directories import JOB, STATE, files_in, snapshot
 
 SIZE = len(LARGE)
 
 
-class InOrder(SystemEnvironment):
-    """One call after the other, in the order in which they are begun."""
-
-    def start(self, work):  # type: ignore[no-untyped-def]
-        return at_once(work)
-
-
 @pytest.fixture
 def catalog(tmp_path: Path):
-    with holdfast.open(tmp_path / "catalog", create=True, environment=InOrder()) as opened:
+    with holdfast.open(tmp_path / "catalog", create=True) as opened:
         yield opened
 
 
@@ -106,7 +98,7 @@ def test_every_damaged_byte_of_a_local_copy_is_seen_and_the_catalogs_taken(job, 
         assert files_in(tmp_path / f"back{at}") == files_in(place)
 
 
-def test_deleting_all_of_the_working_directory_at_any_call_changes_no_result(catalog, job, base: Path, tmp_path: Path) -> None:
+def test_deleting_all_of_the_working_directory_at_any_call_changes_no_result(base: Path, tmp_path: Path) -> None:
     places = [snapshot(tmp_path / f"in{i}", _1=LARGE, _2=b"%d" % i) for i in range(2)]
     for i, place in enumerate(places):
         (place / "LOG").write_bytes(b"%d" % i * SIZE)
@@ -114,22 +106,20 @@ def test_deleting_all_of_the_working_directory_at_any_call_changes_no_result(cat
 
     def scene(faults: Faults) -> list[dict[str, bytes]]:
         """Two checkpoints, and after each a restart that restores it, twice."""
-        run, states = next(runs), []
+        run, states, owner = next(runs), [], World().process()
+        job = owner.coordinate()
         for i, place in enumerate(places):
             with process(base, files=VanishingFiles(faults)) as working, job.checkpoint() as checkpoint:
                 checkpoint.write_directory(STATE, place, working_directory=working)
+            latest = job.latest()
+            assert latest is not None
+            reader = directory_reader(latest.manifest, latest.manifest.states[0], owner.storage, owner.environment)
             for again in range(2):
+                to = tmp_path / f"out{run}-{i}-{again}"
                 with process(base, files=VanishingFiles(faults)) as working:
-                    reader = in_order(job)
-                    reader.restore(tmp_path / f"out{run}-{i}-{again}", subtask=0, working_directory=working)
-                states.append(files_in(tmp_path / f"out{run}-{i}-{again}"))
+                    reader.restore(to, subtask=0, working_directory=working)
+                states.append(files_in(to))
         return states
-
-    def in_order(job: holdfast.Coordinator) -> DirectoryReader:
-        latest = job.latest()
-        assert latest is not None
-        [info] = latest.manifest.states
-        return directory_reader(latest.manifest, info, latest.storage, InOrder())
 
     assert scene(Faults()) == [files_in(place) for place in places for _ in range(2)]
     assert assert_deleting_changes_nothing(scene, base) > 60

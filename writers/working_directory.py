@@ -51,8 +51,8 @@ class Places:
 class WorkingDirectory:
     """A process's own directory, locked for it until `close` or its end. What `holdfast.working_directory` gives.
 
-    `path` is the directory, `local_state` and `blob_cache` are what lies in it, and `files` the disk that they are on. A forked child may go
-    on using these; it does not hold the directory, and its `close` does nothing. Not picklable: a task opens its own.
+    `path` is the directory, `local_state` and `blob_cache` are what lies in it, `files` is the disk. A forked child may go on using them:
+    it does not hold the directory, and its `close` does nothing. Not picklable: a task opens its own.
     """
 
     def __init__(self, places: Places, *, local_recovery: bool, blob_limit_bytes: int, environment: Environment, files: LocalFiles) -> None:
