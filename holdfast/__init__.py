@@ -30,6 +30,7 @@ from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWrite
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.owners import Owner
 from holdfast.writers.restore import Checkpoint
+from holdfast.writers.stream import foreach_batch
 
 if TYPE_CHECKING:
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
@@ -60,6 +61,7 @@ __all__ = [
     "open_manifest",
     "open_savepoint",
     "rekey",
+    "foreach_batch",
     "Catalog",
     "Coordinator",
     "CheckpointWriter",

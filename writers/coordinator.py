@@ -34,13 +34,10 @@ from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWrite
 from holdfast.writers.copying import Mapped
 from holdfast.writers.restore import Checkpoint, kept_by, load_committed, open_committed
 from holdfast.writers.savepoints import SavepointWriter, spark_reader
-from holdfast.writers.stream import WriteBatch, foreach_batch
 from holdfast.writers.vehicles import StateWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class Coordinator:
@@ -109,11 +106,6 @@ class Coordinator:
                 yield writer
         finally:
             self._writing = False
-
-    def foreach_batch(self, write: WriteBatch) -> "Callable[[DataFrame, int], None]":
-        """For `df.writeStream.foreachBatch(...)`: a checkpoint for each micro-batch, with the ids of batch and query as progress; a
-        batch that comes again in the same query is passed over. `write(checkpoint, batch, batch_id)` writes the state."""
-        return foreach_batch(self, write)
 
     def savepoint(self, name: str, *, target: str | os.PathLike[str] | None = None, spark: "SparkSession | None" = None) -> Checkpoint:
         """A savepoint of the latest checkpoint: in the catalog, or in a directory of its own within `target`. Checkpoints may go on.
