@@ -1,6 +1,5 @@
 """Which batch of which query is written, passed over and refused; no Spark is needed to say so."""
 
-import pickle
 from contextlib import contextmanager
 
 import pytest
@@ -97,6 +96,8 @@ def test_an_update_that_fails_commits_nothing_and_its_batch_is_written_when_it_c
     assert run(job, 0) == [0]
 
 
-def test_the_function_is_not_sent_to_another_process():
-    with pytest.raises(holdfast.UsageError, match="run the query in a classic session"):
-        pickle.dumps(holdfast.foreach_batch(Job(), print))
+def test_on_a_client_of_spark_connect_it_is_refused_at_once(monkeypatch):
+    """Its server would run the function in a process of its own, to which Spark cannot send it: that error says nothing of the cause."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    with pytest.raises(holdfast.UsageError, match="not to be had on Spark Connect.* Run the query in a classic session"):
+        holdfast.foreach_batch(Job(), print)

@@ -7,7 +7,7 @@ another query, whatever its number, is another batch.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.writers.checkpoint_writer import CheckpointWriter
@@ -40,11 +40,19 @@ def foreach_batch(job: Checkpointing, update: Update) -> "Callable[[DataFrame, i
     however often driver, query and batch fail and begin again: a batch is passed over if the checkpoint that the job goes on from has it,
     and refused if that lacks one before it. The first batch (0) of another query is written on whatever state the job goes on from.
     For `update`, `job.latest()` is the state without the batch. What it does beside the checkpoint may happen more than once.
-    In Spark, as the cause of a StreamingQueryException, the function raises what `job.checkpoint` does, and
+    Raises UsageError on a client of Spark Connect, whose server would run the function in a process of its own. In Spark, as the cause of a
+    StreamingQueryException, the function raises what `job.checkpoint` does, and
         RefusedError: batches before this one are not in the state: job and checkpointLocation do not belong together. Nothing was written.
-        UsageError: the batch is of no query that can be told (called by hand, or in another thread), or the session is Spark Connect's,
-            which would run the function in another process.
+        UsageError: the batch is of no query that can be told (called by hand, or in another thread).
     """
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        msg = (
+            "foreach_batch is not to be had on Spark Connect: its server would run the function in a process of its own, without the job's "
+            "coordinator. Run the query in a classic session, SparkSession.builder.master(...), in the program that coordinates the job"
+        )
+        raise UsageError(msg)
     return _EachBatch(job, update)
 
 
@@ -59,13 +67,6 @@ class _EachBatch:
             return
         with self.job.checkpoint({BATCH_ID: batch_id, QUERY_ID: query_id}) as checkpoint:
             self.update(checkpoint, batch, batch_id)
-
-    def __reduce__(self) -> NoReturn:
-        msg = (
-            "the function of foreach_batch stays in the process of its coordinator, and Spark Connect would send it to the server: run "
-            "the query in a classic session, in the program that coordinates the job"
-        )
-        raise UsageError(msg)
 
 
 def _is_done(latest: "Checkpoint | None", query_id: str, batch_id: int) -> bool:
