@@ -35,6 +35,7 @@ from holdfast.writers.stream import foreach_batch
 if TYPE_CHECKING:
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
     from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
+    from holdfast.writers.spark_source import HoldfastDataSource
 
 __version__ = VERSION
 
@@ -48,6 +49,10 @@ _FACADE = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "HoldfastDataSource":  # needs Spark
+        from holdfast.writers.spark_source import HoldfastDataSource
+
+        return HoldfastDataSource
     if name not in _FACADE:
         msg = f"module 'holdfast' has no attribute {name!r}"
         raise AttributeError(msg)
@@ -62,6 +67,7 @@ __all__ = [
     "open_savepoint",
     "rekey",
     "foreach_batch",
+    "HoldfastDataSource",
     "Catalog",
     "Coordinator",
     "CheckpointWriter",

@@ -1,7 +1,7 @@
 """One checkpoint being written: states in, then manifest, then commit. The top of the upload and acknowledgement path."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -191,6 +191,11 @@ class CheckpointWriter:
         """Copy a state of another checkpoint, verified on the way, under this name. Raises DamagedFileError."""
         context = self._context(name, info.key_columns)
         self._take(in_full(*copy_state(source, info, context)), context)
+
+    def accept(self, state: str, key: Sequence[str], upload: Callable[[UploadContext], Written]) -> None:
+        """Write a state by what uploads it, or says what was uploaded."""
+        context = self._context(state, key)
+        self._take(upload(context), context)
 
     # ---- for the coordinator ----------------------------------------------------------------------------------------
 
