@@ -40,11 +40,13 @@ from holdfast.writers.owners import Owner
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.rocksdb import RocksDBAdapter
 from holdfast.writers.stores import StoreAdapter, StoreReader
+from holdfast.writers.stream import foreach_batch
 from holdfast.writers.working_directory import WorkingDirectory, working_directory
 
 if TYPE_CHECKING:
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
     from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
+    from holdfast.writers.spark_source import HoldfastDataSource
 
 __version__ = VERSION
 
@@ -58,6 +60,10 @@ _FACADE = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "HoldfastDataSource":  # needs Spark
+        from holdfast.writers.spark_source import HoldfastDataSource
+
+        return HoldfastDataSource
     if name not in _FACADE:
         msg = f"module 'holdfast' has no attribute {name!r}"
         raise AttributeError(msg)
@@ -73,6 +79,8 @@ __all__ = [
     "rekey",
     "groups_of",
     "working_directory",
+    "foreach_batch",
+    "HoldfastDataSource",
     "Catalog",
     "Coordinator",
     "CheckpointWriter",

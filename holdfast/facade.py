@@ -24,7 +24,6 @@ from holdfast.catalog.types import (
     MAX_PARALLELISM_LIMIT,
     AttemptToken,
     ChainLimit,
-    CheckpointId,
     KeepLast,
     OnEnd,
     OwnedFile,
@@ -42,7 +41,7 @@ from holdfast.writers.owners import Owner, own, release
 from holdfast.writers.patience import Patience
 from holdfast.writers.pins import Pins
 from holdfast.writers.registration import register_job, require_policies
-from holdfast.writers.restore import Checkpoint, kept_by, open_committed
+from holdfast.writers.restore import Checkpoint, kept_by, open_committed, ref_of
 from holdfast.writers.savepoint_places import Disposal, dispose
 from holdfast.writers.savepoints import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at, spark_reader
 from holdfast.writers.stores import StoreAdapter
@@ -158,7 +157,7 @@ class Catalog:
             RefusedError: the checkpoint was dropped.
             DamagedFileError: its manifest is not what was committed.
         """
-        fact, is_pinned = self._pins.pin(lambda state: _ref(state, job, checkpoint_id))
+        fact, is_pinned = self._pins.pin(lambda state: ref_of(state, job, checkpoint_id))
         ref = Ref(fact.job_id, fact.checkpoint_id)
         is_kept = kept_by(self._transactor, ref)
         if not is_pinned:
@@ -189,18 +188,18 @@ class Catalog:
         if not isinstance(given, str) or not given.strip():
             msg = f"a hold on checkpoint {checkpoint_id} of job {job!r} needs a name, by which it is ended"
             raise UsageError(msg)
-        self._transactor.run(lambda state: lifecycle.hold(state, _ref(state, job, checkpoint_id), name, note))
+        self._transactor.run(lambda state: lifecycle.hold(state, ref_of(state, job, checkpoint_id), name, note))
 
     def unhold(self, job: str, checkpoint_id: int, name: str) -> None:
         """End a hold. Raises RefusedError if there is none of this name."""
-        self._transactor.run(lambda state: lifecycle.unhold(state, _ref(state, job, checkpoint_id), name))
+        self._transactor.run(lambda state: lifecycle.unhold(state, ref_of(state, job, checkpoint_id), name))
 
     def drop(self, job: str, checkpoint_id: int, reason: str = "dropped by an operator") -> None:
         """The checkpoint is no longer live; its files go with the next vacuum unless others refer to them.
 
         Raises RefusedError for a held checkpoint, for the head and for a savepoint (`dispose`), NotFoundError for one that does not exist.
         """
-        self._transactor.run(lambda state: lifecycle.drop(state, _ref(state, job, checkpoint_id), reason))
+        self._transactor.run(lambda state: lifecycle.drop(state, ref_of(state, job, checkpoint_id), reason))
 
     def kill(self, job: str, attempt: str, reason: str = "killed by an operator") -> None:
         """End an open attempt whose process seems gone. A wrong guess is safe: that attempt's commit fails, and it may begin another.
@@ -268,7 +267,7 @@ class Catalog:
             read_state=spark_reader(spark, stores),
             stores=stores or {},
         )
-        ref = self._transactor.look(lambda state: _ref(state, job, checkpoint_id))
+        ref = self._transactor.look(lambda state: ref_of(state, job, checkpoint_id))
         return open_committed(self._storage, writer.take(ref, name, None if target is None else open_storage(target)))
 
     def dispose(self, job: str, name: str) -> Disposal:
@@ -431,13 +430,3 @@ def _savepoint(state: CatalogState, job: str, name: str) -> tuple[Ref, Checkpoin
     names = ", ".join(repr(row.fact.name) for row in found.live.values() if row.fact.is_savepoint) or "none"
     msg = f"job {job!r} has no savepoint named {name!r}; it has: {names}"
     raise NotFoundError(msg)
-
-
-def _ref(state: CatalogState, job: str, checkpoint_id: int | None) -> Ref:
-    found = state.job_named(job)
-    if checkpoint_id is None:
-        if found.head is None:
-            msg = f"job {job!r} has no checkpoint to continue from yet: write one first, or give a number"
-            raise NotFoundError(msg)
-        checkpoint_id = found.head
-    return Ref(found.job_id, CheckpointId(checkpoint_id))

@@ -477,7 +477,7 @@ def test_batches_of_a_stream_are_refused_by_a_job_that_tolerates_failures(world:
     """A batch whose checkpoint failed without a word would be lost: Spark brings again only what raised."""
     _, coordinator = begun(world, TWO)
     with pytest.raises(RefusedError, match="a micro-batch whose checkpoint failed would be lost: coordinate it with tolerated_failures=0"):
-        coordinator.foreach_batch(lambda *_: None)
+        holdfast.foreach_batch(coordinator, lambda *_: None)
 
 
 def test_the_first_checkpoint_of_a_copy_is_neither_timed_nor_tolerated(world: World) -> None:

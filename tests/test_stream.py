@@ -27,7 +27,7 @@ def drain(spark, job, source: Path, location: Path) -> str:
         checkpoint.write("events", rows)  # a batch that is written twice is in the state twice
 
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
-    query = stream.writeStream.foreachBatch(job.foreach_batch(write)).option("checkpointLocation", str(location))
+    query = stream.writeStream.foreachBatch(holdfast.foreach_batch(job, write)).option("checkpointLocation", str(location))
     running = query.trigger(availableNow=True).start()
     running.awaitTermination()
     return running.id
@@ -86,7 +86,7 @@ def test_progress_of_an_older_version_without_a_query_passes_no_batch_over(spark
 
 def test_a_batch_of_no_query_is_refused_and_nothing_is_written(spark, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "catalog", create=True) as catalog, catalog.coordinate("events") as job:
-        run = job.foreach_batch(lambda checkpoint, batch, batch_id: checkpoint.write("events", batch))
+        run = holdfast.foreach_batch(job, lambda checkpoint, batch, batch_id: checkpoint.write("events", batch))
         with pytest.raises(holdfast.UsageError, match="batch 0 is of no streaming query that can be told"):
             run(spark.range(1), 0)
         assert job.latest() is None

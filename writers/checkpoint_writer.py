@@ -1,7 +1,7 @@
 """One checkpoint being written: states in, then manifest, then commit. The top of the upload and acknowledgement path."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -254,6 +254,11 @@ class CheckpointWriter:
         """Copy a state of another checkpoint, verified on the way, under this name. Raises DamagedFileError."""
         context = self._context(name, info.key_columns)
         self._take(in_full(*copy_state(source, info, context)), context)
+
+    def accept(self, state: str, key: Sequence[str], upload: Callable[[UploadContext], Written]) -> None:
+        """Write a state by what uploads it, or says what was uploaded."""
+        context = self._context(state, key)
+        self._take(upload(context), context)
 
     # ---- for the coordinator ----------------------------------------------------------------------------------------
 

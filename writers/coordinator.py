@@ -37,13 +37,10 @@ from holdfast.writers.patience import Failures, Patience, Watch
 from holdfast.writers.restore import Checkpoint, kept_by, load_committed, open_committed
 from holdfast.writers.savepoints import SavepointWriter, spark_reader
 from holdfast.writers.stores import StoreAdapter
-from holdfast.writers.stream import WriteBatch, foreach_batch
 from holdfast.writers.vehicles import StateWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class Coordinator:
@@ -127,19 +124,10 @@ class Coordinator:
         finally:
             self._writing = False
 
-    def foreach_batch(self, write: WriteBatch) -> "Callable[[DataFrame, int], None]":
-        """For `df.writeStream.foreachBatch(...)`: a checkpoint for each micro-batch, with the ids of batch and query as progress; a
-        batch that comes again in the same query is passed over. `write(checkpoint, batch, batch_id)` writes the state.
-
-        Raises RefusedError for a job that tolerates failed checkpoints: a batch whose checkpoint failed must come again.
-        """
-        if self._failures.tolerated:
-            msg = (
-                f"job {self._job_id} tolerates {self._failures.tolerated} failed checkpoints in a row, and a micro-batch whose "
-                "checkpoint failed would be lost: coordinate it with tolerated_failures=0; Spark brings a batch that failed again"
-            )
-            raise RefusedError(msg)
-        return foreach_batch(self, write)
+    @property
+    def tolerated_failures(self) -> int:
+        """How many checkpoints in a row may fail without an error."""
+        return self._failures.tolerated
 
     def savepoint(
         self,

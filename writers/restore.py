@@ -12,7 +12,7 @@ from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.errors import DamagedFileError, HoldfastError, NotFoundError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.manifest import Manifest, decode
-from holdfast.catalog.state import Ref
+from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
@@ -120,7 +120,7 @@ class Checkpoint:
         """
         from holdfast.writers.spark_read import read_state
 
-        info = self._state(state, "parquet")
+        info = self.require_state(state, "parquet")
         with self._drops_are_told():
             frame = read_state(
                 spark,
@@ -145,7 +145,7 @@ class Checkpoint:
         """
         from holdfast.writers.duckdb_read import read_duckdb
 
-        info = self._state(state, "parquet")
+        info = self.require_state(state, "parquet")
         chunks, files = self.manifest.chunks_of(info), file_rows(self.manifest.files.values())
         with self._drops_are_told():
             return read_duckdb(self._storage, info, chunks, files, max_parallelism=self.manifest.max_parallelism, verify=verify)
@@ -155,7 +155,7 @@ class Checkpoint:
 
         Raises NotFoundError, DamagedFileError, RefusedError (the checkpoint was dropped meanwhile).
         """
-        info = self._state(state, "bytes")
+        info = self.require_state(state, "bytes")
         with self._drops_are_told():
             return b"".join(self._chunk_bytes(chunk) for chunk in self.manifest.chunks_of(info))
 
@@ -167,7 +167,7 @@ class Checkpoint:
             why = "this reader's pin was ended by somebody else (kill, or readers --end-dead)"
         else:
             why = "this reader's pin had ended: the checkpoint or its catalog object was closed"
-        with _drops_are_told(f"checkpoint {self.checkpoint_id} of job {self.job!r}", self._is_kept, why):
+        with drops_are_told(f"checkpoint {self.checkpoint_id} of job {self.job!r}", self._is_kept, why):
             yield
 
     def owned_files(self, state: str) -> tuple[OwnedFile, ...]:
@@ -175,7 +175,7 @@ class Checkpoint:
 
         Raises NotFoundError, RefusedError (the state is no state of files).
         """
-        info, files = self._state(state, "files"), self.manifest.files
+        info, files = self.require_state(state, "files"), self.manifest.files
         return tuple(described(chunk, files[chunk.file_id]) for chunk in self.manifest.in_given_order(info))
 
     def read_file(self, state: str, name: str) -> bytes:
@@ -183,7 +183,7 @@ class Checkpoint:
 
         Raises as `read_bytes`; NotFoundError also where the state has no such file.
         """
-        info = self._state(state, "files")
+        info = self.require_state(state, "files")
         chunks = {chunk.name: chunk for chunk in self.manifest.in_given_order(info)}
         if name not in chunks:
             names = ", ".join(map(repr, chunks)) or "none"
@@ -221,7 +221,7 @@ class Checkpoint:
         info = self.manifest.state(DEFAULT_OPERATOR, state)
         if adapter is not None and info is not None and info.format == "parquet":
             return store_reader(self.manifest, info, self._storage, SystemEnvironment(), adapter)
-        return directory_reader(self.manifest, self._state(state, "directory"), self._storage, SystemEnvironment())
+        return directory_reader(self.manifest, self.require_state(state, "directory"), self._storage, SystemEnvironment())
 
     def _chunk_bytes(self, chunk: Chunk) -> bytes:
         if chunk.inline is not None:
@@ -240,7 +240,8 @@ class Checkpoint:
             raise DamagedFileError(msg)
         return data
 
-    def _state(self, state: str, format_: str) -> StateInfo:
+    def require_state(self, state: str, format_: str) -> StateInfo:
+        """What the checkpoint says of a state of this format. Raises NotFoundError, RefusedError (it has another format)."""
         info = self.manifest.state(DEFAULT_OPERATOR, state)
         if info is None:
             msg = f"checkpoint {self.checkpoint_id} of job {self.job!r} has no state {state!r}; it has: {', '.join(self.states) or 'none'}"
@@ -301,9 +302,20 @@ def open_committed(storage: Storage, fact: CheckpointCommitted, lease: Lease | N
 
     Raises DamagedFileError, RefusedError.
     """
-    with _drops_are_told(f"checkpoint {fact.checkpoint_id} of job {fact.job_id}", is_kept, "nobody had pinned it"):
+    with drops_are_told(f"checkpoint {fact.checkpoint_id} of job {fact.job_id}", is_kept, "nobody had pinned it"):
         manifest = load_committed(storage, fact)
     return Checkpoint(manifest, place_of(storage, fact)[0], lease, is_kept)
+
+
+def ref_of(state: CatalogState, job: str, checkpoint_id: int | None) -> Ref:
+    """A job's checkpoint by its number, or its head (None). Raises NotFoundError."""
+    found = state.job_named(job)
+    if checkpoint_id is None:
+        if found.head is None:
+            msg = f"job {job!r} has no checkpoint to continue from yet: write one first, or give a number"
+            raise NotFoundError(msg)
+        checkpoint_id = found.head
+    return Ref(found.job_id, CheckpointId(checkpoint_id))
 
 
 def kept_by(transactor: Transactor, ref: Ref) -> IsKept:
@@ -312,8 +324,8 @@ def kept_by(transactor: Transactor, ref: Ref) -> IsKept:
 
 
 @contextmanager
-def _drops_are_told(what: str, is_kept: IsKept | None, why: str) -> Iterator[None]:
-    """RefusedError in place of DamagedFileError, where what is missing is missing by right."""
+def drops_are_told(what: str, is_kept: IsKept | None, why: str) -> Iterator[None]:
+    """RefusedError in place of DamagedFileError, where what is missing is missing by right; `why` says that nothing kept it."""
     try:
         yield
     except DamagedFileError as error:

@@ -154,13 +154,18 @@ def _ack(
 
 def state_info(df: "DataFrame", context: UploadContext, acks: Iterable[Ack]) -> StateInfo:
     """What the checkpoint says of the state that this write call made: the user's schema (names exactly as they are) and its figures."""
+    return state_info_of(df.schema, context, acks)
+
+
+def state_info_of(schema: "StructType", context: UploadContext, acks: Iterable[Ack]) -> StateInfo:
+    """As `state_info`, of rows in this schema."""
     chunks = [chunk for ack in acks for chunk in ack.chunks]
     return StateInfo(
         operator=context.operator,
         state=context.state,
         format=PARQUET,
         key_columns=context.key_columns,
-        schema=df.schema.json(),
+        schema=schema.json(),
         rows=sum(chunk.rows or 0 for chunk in chunks),
         total_bytes=sum(chunk.length_bytes for chunk in chunks),
     )

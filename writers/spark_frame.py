@@ -41,7 +41,7 @@ def keyed(df: "DataFrame", context: UploadContext) -> "DataFrame":
     """
     from pyspark.sql import functions
 
-    _check_frame(df, context)
+    check_schema(df.schema, context.state, context.key_columns, is_streaming=df.isStreaming)
     group: Column = functions.lit(0)
     if context.key_columns:
         keys = [functions.col(quoted(name)) for name in context.key_columns]
@@ -110,28 +110,30 @@ def _columns(schema: "StructType") -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in schema.fields}
 
 
-def _check_frame(df: "DataFrame", context: UploadContext) -> None:
-    if problems := [*_frame_problems(df, context.key_columns)]:
-        msg = f"state {context.state!r}: {'; '.join(problems)}"
+def check_schema(schema: "StructType", state: str, key_columns: Sequence[str], *, is_streaming: bool = False) -> None:
+    """Raises UsageError for a DataFrame of these columns that cannot be a state; says which column and why."""
+    problems = ["a streaming DataFrame cannot be a state: write from foreachBatch"] if is_streaming else []
+    problems += _schema_problems(schema, key_columns)
+    if problems:
+        msg = f"state {state!r}: {'; '.join(problems)}"
         raise UsageError(msg)
 
 
-def _frame_problems(df: "DataFrame", key_columns: Sequence[str]) -> Iterator[str]:
-    if df.isStreaming:
-        yield "a streaming DataFrame cannot be a state: write from foreachBatch"
-    if not df.columns:
+def _schema_problems(schema: "StructType", key_columns: Sequence[str]) -> Iterator[str]:
+    columns = schema.names
+    if not columns:
         yield "a DataFrame without columns cannot be a state"
-    for name in df.columns:
+    for name in columns:
         if name.lower() == KEY_GROUP_COLUMN:
             yield f"the column name {name!r} is Holdfast's own: rename the column"
-    yield from _problems("", df.schema)
+    yield from _problems("", schema)
     if len(set(key_columns)) < len(key_columns):
         yield f"a key column is named twice in {', '.join(map(repr, key_columns))}"
     for name in key_columns:
-        if name not in df.columns:
-            yield f"there is no key column {name!r} among {', '.join(map(repr, df.columns))} (names are compared exactly)"
-        elif df.columns.count(name) == 1 and (why := _unhashable(df.schema[name].dataType)):
-            yield f"key column {name!r} has the type {df.schema[name].dataType.simpleString()}, and {why}"
+        if name not in columns:
+            yield f"there is no key column {name!r} among {', '.join(map(repr, columns))} (names are compared exactly)"
+        elif columns.count(name) == 1 and (why := _unhashable(schema[name].dataType)):
+            yield f"key column {name!r} has the type {schema[name].dataType.simpleString()}, and {why}"
 
 
 def _problems(name: str, dtype: "DataType") -> Iterator[str]:

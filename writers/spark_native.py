@@ -68,7 +68,7 @@ def _directory(context: UploadContext) -> str:
 def _write_parquet(frame: "DataFrame", context: UploadContext, directory: str) -> None:
     from pyspark.errors import AnalysisException
 
-    writer = frame.write.mode("errorifexists").options(**WRITE_OPTIONS)
+    writer = frame.write.mode("error").options(**WRITE_OPTIONS)
     if context.metadata.is_savepoint:
         writer = writer.option("parquet.block.size", SAVEPOINT_ROW_GROUP_BYTES)
     try:

@@ -141,10 +141,15 @@ class _Reader:
         return frame if with_group else frame.drop(KEY_GROUP_COLUMN)
 
     def _schema(self) -> "StructType":
-        from pyspark.sql.types import StructType
+        return state_schema(self.info)
 
-        assert self.info.schema is not None
-        return StructType.fromJson(_without_field_ids(json.loads(self.info.schema)))
+
+def state_schema(info: StateInfo) -> "StructType":
+    """The columns of a state of rows, as they were written; without field ids."""
+    from pyspark.sql.types import StructType
+
+    assert info.schema is not None
+    return StructType.fromJson(_without_field_ids(json.loads(info.schema)))
 
 
 def _within(groups: Sequence[range]) -> str:

@@ -67,7 +67,7 @@ def _upload(
     """In a task: one file of its rows, durable before its report goes to the driver; no file without rows."""
     filled = (batch.rename_columns(columns) for batch in batches if batch.num_rows)
     row_group_bytes = SAVEPOINT_ROW_GROUP_BYTES if context.metadata.is_savepoint else ROW_GROUP_BYTES
-    yield from upload_of_task(_row_groups(filled, row_group_bytes), context, environment)
+    yield from upload_of_task(row_groups(filled, row_group_bytes), context, environment)
 
 
 def upload_of_task(tables: Iterator[pa.Table], context: UploadContext, environment: Environment) -> Iterator[pa.RecordBatch]:
@@ -127,7 +127,8 @@ def _path(context: UploadContext, writer_id: int | str, environment: Environment
     return streamed_file(context.job_id, context.metadata.checkpoint_id, context.attempt, name, 0)
 
 
-def _row_groups(batches: Iterator[pa.RecordBatch], row_group_bytes: int) -> Iterator[pa.Table]:
+def row_groups(batches: Iterator[pa.RecordBatch], row_group_bytes: int) -> Iterator[pa.Table]:
+    """The batches, none of which is empty, put together to tables of about this size in memory."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in _pieces(batches, row_group_bytes):

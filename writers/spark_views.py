@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.catalog.errors import DamagedLedgerError, UsageError
 from holdfast.catalog.views import Engine, views_for
+from holdfast.writers.spark_frame import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,9 +44,8 @@ def _facts(spark: "SparkSession", ledger_address: str, version: int | None) -> "
 
 
 def _newest_version(spark: "SparkSession", ledger_address: str) -> int:
-    from delta import DeltaTable
-
     spark.read.format("delta").load(ledger_address)  # tells a session without Delta Lake from a ledger that is not there
-    newest = DeltaTable.forPath(spark, ledger_address).history(1).select("version").first()
+    # By SQL: the class DeltaTable needs a JVM beside it, or a plugin of Delta's in the server of Spark Connect.
+    newest = spark.sql(f"DESCRIBE HISTORY delta.{quoted(ledger_address)} LIMIT 1").select("version").first()
     assert newest is not None  # a table has a version 0
     return int(newest[0])

@@ -1,14 +1,15 @@
 """Checkpoints of a Structured Streaming query, one for each micro-batch, triggered in the stream.
 
 A failed batch comes again with the same id: what was committed for it is not committed twice (Spark's `foreachBatch` asks for that).
-Batches are numbered from 0 in each query, and a query is its checkpointLocation, where Spark keeps its id: a batch of another query,
-whatever its number, is another batch.
+Batches are numbered from 0 in each query, without a gap, and a query is its checkpointLocation, where Spark keeps its id: a batch of
+another query, whatever its number, is another batch.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.catalog.errors import UsageError
+from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 
 if TYPE_CHECKING:
@@ -21,39 +22,87 @@ if TYPE_CHECKING:
 BATCH_ID, QUERY_ID = "batch_id", "query_id"  # in the progress of each checkpoint
 QUERY_PROPERTY = "sql.streaming.queryId"  # which Spark sets on the thread that runs a batch
 
-WriteBatch = Callable[[CheckpointWriter, "DataFrame", int], None]
+Update = Callable[[CheckpointWriter, "DataFrame", int], None]
 
 
 class Checkpointing(Protocol):
     """What is asked of a coordinator."""
+
+    @property
+    def tolerated_failures(self) -> int: ...
 
     def latest(self) -> "Checkpoint | None": ...
 
     def checkpoint(self, progress: dict[str, Any]) -> "AbstractContextManager[CheckpointWriter]": ...
 
 
-def foreach_batch(job: Checkpointing, write: WriteBatch) -> Callable[["DataFrame", int], None]:
-    """A function for `writeStream.foreachBatch`: `write(checkpoint, batch, batch_id)` in a checkpoint whose progress has the batch's id.
+def foreach_batch(job: Checkpointing, update: Update) -> "Callable[[DataFrame, int], None]":
+    """A function for `writeStream.foreachBatch`: `update(checkpoint, batch, batch_id)` writes the state with the batch in it.
 
-    A batch is passed over if the checkpoint that the job goes on from is of the same query, and of this batch or a later one. Progress
-    without a query's id (of an older version) is of no query that is known: its batches are written, for a lost one would be worse than
-    one that is there twice.
+    Each micro-batch is one checkpoint, whose progress has the ids of batch and query. Of one query each batch is in the state exactly once,
+    however often driver, query and batch fail and begin again: a batch is passed over if the checkpoint that the job goes on from has it,
+    and refused if that lacks one before it. The first batch (0) of another query is written on whatever state the job goes on from.
+    For `update`, `job.latest()` is the state without the batch. What it does beside the checkpoint may happen more than once.
+    Raises UsageError on a client of Spark Connect, whose server would run the function in a process of its own; RefusedError for a job that
+    tolerates failed checkpoints, for a batch whose checkpoint failed must come again. In Spark, as the cause of a StreamingQueryException,
+    the function raises what `job.checkpoint` does, and
+        RefusedError: batches before this one are not in the state: job and checkpointLocation do not belong together. Nothing was written.
+        UsageError: the batch is of no query that can be told (called by hand, or in another thread).
     """
+    from pyspark.sql.utils import is_remote
 
-    def run(batch: "DataFrame", batch_id: int) -> None:
+    if is_remote():
+        msg = (
+            "foreach_batch is not to be had on Spark Connect: its server would run the function in a process of its own, without the job's "
+            "coordinator. Run the query in a classic session, SparkSession.builder.master(...), in the program that coordinates the job"
+        )
+        raise UsageError(msg)
+    if job.tolerated_failures:
+        msg = (
+            f"the job tolerates {job.tolerated_failures} failed checkpoints in a row, and a micro-batch whose checkpoint failed would be "
+            "lost: coordinate it with tolerated_failures=0; Spark brings a batch that failed again"
+        )
+        raise RefusedError(msg)
+    return _EachBatch(job, update)
+
+
+@dataclass(frozen=True, slots=True)
+class _EachBatch:
+    job: Checkpointing
+    update: Update
+
+    def __call__(self, batch: "DataFrame", batch_id: int) -> None:
         query_id = _query_of(batch, batch_id)
-        latest = job.latest()
-        done = (latest.progress or {}) if latest is not None else {}
-        if done.get(QUERY_ID) == query_id and batch_id <= done[BATCH_ID]:
+        if _is_done(self.job.latest(), query_id, batch_id):
             return
-        with job.checkpoint({BATCH_ID: batch_id, QUERY_ID: query_id}) as checkpoint:
-            write(checkpoint, batch, batch_id)
+        with self.job.checkpoint({BATCH_ID: batch_id, QUERY_ID: query_id}) as checkpoint:
+            self.update(checkpoint, batch, batch_id)
 
-    return run
+
+def _is_done(latest: "Checkpoint | None", query_id: str, batch_id: int) -> bool:
+    """Whether the state has the batch. Raises RefusedError if it lacks batches before this one, or may."""
+    progress = (latest.progress or {}) if latest is not None else {}
+    is_of_query = progress.get(QUERY_ID) == query_id
+    next_batch = progress[BATCH_ID] + 1 if is_of_query else 0
+    if batch_id > next_batch:
+        raise RefusedError(_gap(latest, query_id, batch_id, next_batch - 1))
+    return bool(is_of_query and batch_id < next_batch)
+
+
+def _gap(latest: "Checkpoint | None", query_id: str, batch_id: int, last_batch: int) -> str:
+    state = "the job has no checkpoint" if latest is None else f"checkpoint {latest.checkpoint_id} of job {latest.job!r}"
+    has = "" if latest is None else " has none of its batches" if last_batch < 0 else f" has its batches up to {last_batch}"
+    return (
+        f"batch {batch_id} of the streaming query {query_id} cannot be written: {state}{has}. The query's checkpointLocation and the job "
+        "do not belong together: one of them was rolled back, lost or begun anew, or somebody else wrote the job's last checkpoint. "
+        "Nothing was written: bring back the one that fits, or give the query a new location and a source that begins where the state "
+        f"ends. If the state has all batches before this one, say so: write a checkpoint with the progress "
+        f'{{"{BATCH_ID}": {batch_id - 1}, "{QUERY_ID}": "{query_id}"}}'
+    )
 
 
 def _query_of(batch: "DataFrame", batch_id: int) -> str:
-    context = getattr(batch.sparkSession, "sparkContext", None)  # Spark Connect has none
+    context = getattr(batch.sparkSession, "sparkContext", None)
     query_id = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
     if not query_id:
         msg = (
