@@ -26,6 +26,8 @@ class Latest:
 class Job:
     """Says what it has committed, and commits."""
 
+    tolerated_failures = 0
+
     def __init__(self, *progress):
         self.committed = [*progress]
 

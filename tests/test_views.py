@@ -112,7 +112,7 @@ EXPECTED = {
     "holds": [(J, 2, "audit", "again", minute(7), "ann@host"), (J, 2, "legal", "case 7", minute(6), "ann@host")],
     "readers": [],
     "unreferenced_files": [("a5-1", J, f"jobs/{J}/a5-1", 100), ("o6-3", J, f"jobs/{J}/o6-3", 100)],
-    "ack_metrics": [(J, 1, "main", "per_route", 0, 20, 0, 7, 3, None, 2)],
+    "ack_metrics": [(J, 1, "main", "per_route", 0, 20, 0, 7, 3, None, 5, 2)],
     "maintenance_runs": [("r1", "vacuum", minute(20), minute(22), "done", "{}")],
     "owners": [(J, "flights", "wal", "o6", minute(8), "ann@host", "host:1:2", 2, 200, 1)],
 }  # fmt: skip

@@ -80,7 +80,7 @@ def history() -> list[tuple[int, list[f.Fact]]]:
             f.StateCommitted(job_id=J, seq=3, checkpoint_id=1, operator="main", state="per_route", format="parquet",
                              key_columns='["origin"]', schema="{}", layers=1, rows=2, total_bytes=20),
             f.Acknowledged(job_id=J, seq=3, checkpoint_id=1, operator="main", state="per_route", subtask=0, bytes_written=20,
-                           bytes_reused=0, rows=2, upload_ms=7, digest_ms=3, sort_ms=None, sync_ms=None),
+                           bytes_reused=0, rows=2, upload_ms=7, digest_ms=3, sort_ms=None, sync_ms=5),
         ]),
         # Checkpoint 2 keeps one chunk of a1-0, ends the other, and drops checkpoint 1.
         (4, [
