@@ -313,15 +313,18 @@ def export(path: str, job: str, checkpoint_id: int, target: str, *, as_json: boo
     show_default=True,
     help="Where to work; a demo of before is replaced.",
 )
+@click.option("--streaming", is_flag=True, help="The flights as a stream, with the state in RocksDB inside the executors.")
+@click.option("--seed", type=int, help="With --streaming: kill at the places of a run that told this seed.")
 @JSON
-def demo(directory: Path, *, as_json: bool) -> None:
+def demo(directory: Path, *, streaming: bool, seed: int | None, as_json: bool) -> None:
     """A Spark job over a year of flights: killed three times, resumed, cleaned up beside it, and compared with a plain aggregation.
 
+    With --streaming, driver and executors are killed at random, and the state is compared with a batch run.
     Needs Java 17 and holdfast[demo]. Takes some minutes on two cores. The catalog stays, to look around in it, until the next demo.
     """
-    from holdfast.demo.command import run
+    from holdfast.demo import command, stream_command
 
-    sys.exit(run(directory, as_json=as_json))
+    sys.exit(stream_command.run(directory, as_json=as_json, seed=seed) if streaming else command.run(directory, as_json=as_json))
 
 
 def _change(path: str, change: Callable[[Catalog], None], told: str, *, as_json: bool) -> None:

@@ -4,8 +4,10 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from holdfast import report
 from holdfast.catalog.errors import RetryError, UsageError
@@ -35,22 +37,29 @@ def run(directory: Path, *, as_json: bool) -> int:
         RetryError: a process of the demo failed by itself; its log is kept.
     """
     require_installed()
-    # Asked to end, it must not leave its children running.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        with report.progress_bar("demo") as show:
-            show(0, WEEKS)
-            result = run_demo(directory, progress=lambda week, what: show(week, WEEKS, what))
-    except ChildFailedError as error:
-        msg = f"the demo could not be run to its end: {error}"
-        raise RetryError(msg) from error
+    with told() as show:
+        show(0, WEEKS)
+        result = run_demo(directory, progress=lambda week, what: show(week, WEEKS, what))
     problems = find_problems(result)
     if as_json:
         report.print_json(result.as_json())
     else:
         report.print_lines(lines(result, problems))
-        report.print_lines(_farewell(directory))
+        report.print_lines(farewell(directory))
     return 1 if problems else 0
+
+
+@contextmanager
+def told() -> Iterator[Any]:
+    """A demo's run, with its progress. Raises RetryError for a process of it that failed by itself."""
+    # Asked to end, it must not leave its children running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with report.progress_bar("demo") as show:
+            yield show
+    except ChildFailedError as error:
+        msg = f"the demo could not be run to its end: {error}"
+        raise RetryError(msg) from error
 
 
 def require_installed(packages: Sequence[str] = PACKAGES) -> None:
@@ -105,7 +114,8 @@ def _amount(files: int, size_bytes: int) -> str:
     return f"{report.counted(files, 'file')} ({report.bytes_text(size_bytes)})"
 
 
-def _farewell(directory: Path) -> Iterator[str]:
+def farewell(directory: Path) -> Iterator[str]:
+    """What to look at next, in the catalog that stays."""
     catalog = Places(directory).catalog
     program = os.path.relpath(Path(sys.executable).with_name("holdfast"))  # `make demo` leaves nothing on the PATH
     yield ""

@@ -42,6 +42,11 @@ class Child:
         self._reader.start()
 
     @property
+    def pid(self) -> int:
+        """Of the process, and of its session."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 
