@@ -203,7 +203,7 @@ def _nullable(dtype: "DataType") -> "DataType":
 def _options(given: Mapping[str, str], known: Sequence[str], what: str) -> dict[str, str]:
     """Raises UsageError for an option that is missing, or that nobody reads: a misspelt one would be passed over."""
     options = {name.lower(): value for name, value in given.items()}
-    missing = [name for name in known if name not in options and name not in OPTIONAL]
+    missing = [name for name in known if not options.get(name) and name not in OPTIONAL]
     unknown = sorted(options.keys() - set(known))
     if missing or unknown:
         told = "; ".join([*(f"there is no {name!r}" for name in missing), *(f"{name!r} is none" for name in unknown)])
