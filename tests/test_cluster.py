@@ -48,14 +48,15 @@ def test_separate_executors_keep_every_row_and_find_damage(tmp_path, spark_home)
 @pytest.mark.slow
 def test_whatever_a_cluster_does_the_content_is_right_and_cleanup_leaves_what_is_referenced(tmp_path):
     """Each scenario checks the catalog itself and would not get to its line; here what it saw."""
-    program = subprocess.Popen(
-        [sys.executable, "-m", "tests.hostile_program", str(tmp_path)],
-        cwd=Path(__file__).resolve().parent.parent,
-        stdout=subprocess.PIPE,
-        stderr=(tmp_path / "log").open("w"),
-        start_new_session=True,
-        text=True,
-    )
+    with (tmp_path / "log").open("w") as log:
+        program = subprocess.Popen(
+            [sys.executable, "-m", "tests.hostile_program", str(tmp_path)],
+            cwd=Path(__file__).resolve().parent.parent,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            text=True,
+        )
     try:
         told, _ = program.communicate(timeout=800)
     finally:
