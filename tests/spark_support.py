@@ -18,7 +18,7 @@ JOB = JobId("flights-1a2b3c4d")
 ATTEMPT = AttemptToken("0123456789abcdef")
 
 
-def build_session(master: str):
+def build_session(master: str, more=None):
     """A session for tests. Workers need this interpreter, and the tests' own modules for what they unpickle."""
     from delta import configure_spark_with_delta_pip
     from pyspark.sql import SparkSession
@@ -39,6 +39,7 @@ def build_session(master: str):
         "spark.sql.warehouse.dir": "/nonexistent/warehouse",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **(more or {}),
     }.items():
         builder = builder.config(name, value)
     session = configure_spark_with_delta_pip(builder).getOrCreate()

@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from holdfast.demo.processes import session_members
 
 
 @pytest.fixture
@@ -40,3 +43,29 @@ def test_separate_executors_keep_every_row_and_find_damage(tmp_path, spark_home)
     assert "is damaged: expected" in found["damage"]
     assert found["executors"] >= 2
     assert len([*tmp_path.glob("died-*")]) == 2
+
+
+@pytest.mark.slow
+def test_whatever_a_cluster_does_the_content_is_right_and_cleanup_leaves_what_is_referenced(tmp_path):
+    """Each scenario checks the catalog itself and would not get to its line; here what it saw."""
+    with (tmp_path / "log").open("w") as log:
+        program = subprocess.Popen(
+            [sys.executable, "-m", "tests.hostile_program", str(tmp_path)],
+            cwd=Path(__file__).resolve().parent.parent,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            text=True,
+        )
+    try:
+        told, _ = program.communicate(timeout=800)
+    finally:
+        for pid in session_members(program.pid):
+            os.kill(pid, signal.SIGKILL)
+    assert program.returncode == 0, told + (tmp_path / "log").read_text()[-3000:]
+    found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    print(*found, sep="\n")
+    assert [each for each in found if not (each["equal"] and each["happened"])] == []
+    assert len(found) == 15
+    late = [each["orphans"] for each in found if each["scenario"] == "a loser uploads late"]
+    assert late == [1], "the late file is there after the commit, and scrub takes it"

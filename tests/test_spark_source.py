@@ -65,6 +65,8 @@ def test_a_read_gives_what_checkpoint_read_gives_base_and_change_sets_and_no_row
             assert found.schema == expected.schema
             assert row_texts(found) == row_texts(expected)
         assert read(session, catalog, checkpoint="1").count() == 300
+        savepoint = job.savepoint("mine", spark=session)
+        assert row_texts(read(session, catalog, checkpoint=savepoint.checkpoint_id)) == row_texts(latest.read(session, STATE))
         session.sql(
             f"CREATE OR REPLACE TEMPORARY VIEW planes USING holdfast OPTIONS (path '{catalog.address}', job '{JOB}', state '{STATE}')"
         )

@@ -93,8 +93,9 @@ class HoldfastDataSource(DataSource):
 
 @dataclass(frozen=True, kw_only=True)
 class FoundState:
-    """A state of one checkpoint and where it is. Picklable."""
+    """A state of one checkpoint, in a catalog, and where its paths begin (of a savepoint's: elsewhere). Picklable."""
 
+    catalog: Storage
     storage: Storage
     what: str
     ref: Ref
@@ -106,7 +107,7 @@ class FoundState:
 
     def is_kept(self) -> bool:
         """Whether the ledger, as it is now, says that the files must be there."""
-        return kept_by(_transactor(self.storage), self.ref)()
+        return kept_by(_transactor(self.catalog), self.ref)()
 
 
 def find_state(options: Mapping[str, str]) -> FoundState:
@@ -121,6 +122,7 @@ def find_state(options: Mapping[str, str]) -> FoundState:
     chunks, files = tuple(checkpoint.manifest.chunks_of(info)), file_rows(checkpoint.manifest.files.values())
     require_readable(info, chunks, files, checkpoint.manifest.max_parallelism)
     return FoundState(
+        catalog=storage,
         storage=checkpoint.storage,
         what=f"state {info.state!r} of checkpoint {checkpoint.checkpoint_id} of job {checkpoint.job!r}",
         ref=ref,
@@ -201,7 +203,7 @@ def _nullable(dtype: "DataType") -> "DataType":
 def _options(given: Mapping[str, str], known: Sequence[str], what: str) -> dict[str, str]:
     """Raises UsageError for an option that is missing, or that nobody reads: a misspelt one would be passed over."""
     options = {name.lower(): value for name, value in given.items()}
-    missing = [name for name in known if name not in options and name not in OPTIONAL]
+    missing = [name for name in known if not options.get(name) and name not in OPTIONAL]
     unknown = sorted(options.keys() - set(known))
     if missing or unknown:
         told = "; ".join([*(f"there is no {name!r}" for name in missing), *(f"{name!r} is none" for name in unknown)])

@@ -138,6 +138,7 @@ class SourceWriter(DataSourceArrowWriter):
         """Raises CorruptionError if a partition is missing or not whole, and whatever the commit of a checkpoint raises."""
         reports = self._whole(messages)
         transactor = self._write.transactor()
+        transactor.keep_handles_of(self._write.opened.job_id)  # by which the commit knows which intervals it ends
         writer = self._write.writer(transactor)
         writer.accept(
             self._write.state,
