@@ -123,7 +123,7 @@ class CheckpointWriter:
     @property
     def acked_files(self) -> tuple[StoredFile, ...]:
         """Every file that an ack has named so far."""
-        of_tasks = [ack for shares in self._directories.values() for ack in shares.acks]
+        of_tasks = [ack for shares in [*self._directories.values()] for ack in shares.acks]  # an alarm asks while states begin
         return tuple({file.file_id: file for ack in (*self._acks, *of_tasks) for file in ack.files}.values())
 
     def write(self, state: str, df: "DataFrame", key: Sequence[str] = (), *, mode: Mode = "full") -> None:

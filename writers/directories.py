@@ -5,26 +5,24 @@ state and subtask (incremental checkpoints of RocksDB, as FLINK-5053 has them). 
 goes on, threads digest and upload: the store stands still only for its snapshot, which is a matter of hard links.
 """
 
-import base64
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from holdfast.catalog import paths
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import HoldfastError, UsageError
+from holdfast.catalog.errors import HoldfastError, RefusedError, UsageError
 from holdfast.catalog.key_groups import require_groups
 from holdfast.catalog.storage import copy_stream
 from holdfast.catalog.types import (
     INLINE_LIMIT_BYTES,
+    MAX_PARALLELISM_LIMIT,
     Ack,
     CheckpointId,
     CheckpointMetrics,
@@ -34,6 +32,7 @@ from holdfast.catalog.types import (
     Scope,
     StoredFile,
 )
+from holdfast.writers.directory_acks import encode_ack
 from holdfast.writers.directory_files import LocalFile, files_of
 from holdfast.writers.directory_local import keep_copies
 from holdfast.writers.increments import ParentState
@@ -56,8 +55,8 @@ class Share:
     @classmethod
     def of(cls, subtask: object, key_groups: object, max_parallelism: int) -> "Share":
         """Raises UsageError for what is no number of a subtask, or no range of the job's key groups."""
-        if isinstance(subtask, bool) or not isinstance(subtask, int) or subtask < 0:
-            msg = f"subtask={subtask!r} is no number of a subtask: give 0 or more"
+        if isinstance(subtask, bool) or not isinstance(subtask, int) or not 0 <= subtask < MAX_PARALLELISM_LIMIT:
+            msg = f"subtask={subtask!r} is no number of a subtask: give 0 to {MAX_PARALLELISM_LIMIT - 1}"
             raise UsageError(msg)
         if key_groups is not None and not isinstance(key_groups, range):
             msg = f"key_groups={key_groups!r} is no range: give holdfast.groups_of(subtask, parallelism, max_parallelism)"
@@ -189,7 +188,7 @@ class DirectoryUpload:
     def ack(self) -> bytes:
         """Wait until every file is digested and durable; what the driver gives to `checkpoint.acknowledge`.
 
-        Raises UsageError (the snapshot was changed meanwhile), OSError.
+        Raises UsageError (the snapshot was changed meanwhile), RefusedError (it was cancelled), OSError.
         """
         return encode_ack(self.wait())
 
@@ -200,6 +199,10 @@ class DirectoryUpload:
                 self._ack = self._acked([upload.result() for upload in self._uploads])
                 if self._taken.working is not None:
                     keep_copies(self._taken.working, self._writer.context, self._ack, self._taken.directory, self._writer.parent_id)
+            except CancelledError as error:
+                what = f"state {self._writer.context.state!r} of checkpoint {self._writer.context.metadata.checkpoint_id}"
+                msg = f"the upload of subtask {self._share.subtask} of {what} was cancelled before it had ended: write it in the next one"
+                raise RefusedError(msg) from error
             finally:
                 self.cancel()
         return self._ack
@@ -232,44 +235,6 @@ class DirectoryUpload:
                 sync_ms=self._taken.sync_ms,
             ),
         )
-
-
-def encode_ack(ack: Ack) -> bytes:
-    """An acknowledgement as bytes, which any channel takes from a task to the driver."""
-    plain = asdict(ack)
-    for chunk in plain["chunks"]:
-        chunk["inline"] = None if chunk["inline"] is None else base64.b64encode(chunk["inline"]).decode()
-    return json.dumps(plain).encode()
-
-
-def decode_ack(data: object) -> Ack:
-    """What `encode_ack` was given. Raises UsageError for other bytes."""
-    try:
-        plain: dict[str, Any] = json.loads(bytes(data))  # type: ignore[call-overload]
-        return Ack(
-            **{
-                **plain,
-                "checkpoint_id": CheckpointId(plain["checkpoint_id"]),
-                "files": tuple(StoredFile(**{**file, "scope": Scope(file["scope"])}) for file in plain["files"]),
-                "chunks": tuple(_decoded(chunk) for chunk in plain["chunks"]),
-                "metrics": CheckpointMetrics(**plain["metrics"]),
-            }
-        )
-    except (TypeError, ValueError, KeyError) as error:
-        msg = f"{type(data).__name__} {data!r:.60} is no acknowledgement: give what upload.ack() returned in the task"
-        raise UsageError(msg) from error
-
-
-def _decoded(chunk: dict[str, Any]) -> Chunk:
-    inline = chunk["inline"]
-    return Chunk(
-        **{
-            **chunk,
-            "scope": Scope(chunk["scope"]),
-            "role": Role(chunk["role"]),
-            "inline": None if inline is None else base64.b64decode(inline),
-        }
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,22 @@ class LocalFile:
 def files_of(directory: Path, immutable: Sequence[str]) -> list[LocalFile]:
     """Every file below a directory, in the order of their names; directories without files are not told.
 
-    Raises UsageError: it is no directory, or has links, devices, or names that are no text, which a restore could not give back.
+    Raises UsageError: it is no directory, or goes meanwhile; or has links, devices, or names that are no text, which a restore could not
+    give back.
     """
     if not directory.is_dir():
         msg = f"{directory} is no directory: give the snapshot that the store has just made"
         raise UsageError(msg)
+    try:
+        found = sorted(_walk(directory, ""), key=lambda each: each[1])
+    except FileNotFoundError as error:
+        msg = (
+            f"{error.filename} went while {directory} was read: give a snapshot that the store leaves alone, or the function that takes one"
+        )
+        raise UsageError(msg) from error
     return [
         LocalFile(path=path, name=name, size_bytes=size_bytes, is_immutable=_is_immutable(name, immutable))
-        for path, name, size_bytes in sorted(_walk(directory, ""), key=lambda found: found[1])
+        for path, name, size_bytes in found
     ]
 
 

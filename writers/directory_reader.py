@@ -11,6 +11,7 @@ from pathlib import Path
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import AlreadyExistsError, DamagedFileError, NotFoundError, RefusedError
 from holdfast.catalog.manifest import Manifest
+from holdfast.catalog.paths import require_relative
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import CheckpointId, Chunk, JobId, StateInfo, StoredFile
 from holdfast.writers.directory_local import Brought, Source
@@ -83,6 +84,7 @@ class DirectoryReader:
         """
         chunks = self._of(subtask)
         self._require_range(subtask, key_groups)
+        self._require_names(chunks)
         with new_directory(to, self.environment) as draft:
             return self._bring(chunks, draft, self._source(subtask, working_directory))
 
@@ -140,6 +142,17 @@ class DirectoryReader:
             )
             raise RefusedError(msg)
 
+    def _require_names(self, chunks: list[Chunk]) -> None:
+        """A manifest may come from anywhere: no file of it is written outside the directory, and none over another."""
+        taken: set[str] = set()
+        for chunk in chunks:
+            try:
+                taken.add(require_relative(chunk.name or ""))
+            except ValueError as error:
+                raise self._damaged(chunk, "no snapshot has a file of such a name: nothing was written") from error
+        if len(taken) < len(chunks):
+            raise self._damaged(chunks[0], "two files have one name: nothing was written")
+
     def _damaged(self, chunk: Chunk, how: str) -> DamagedFileError:
         return DamagedFileError(f"file {chunk.name!r} of subtask {chunk.subtask} of {self._what}: {how}. Restore another checkpoint")
 
@@ -170,13 +183,17 @@ def directory_reader(manifest: Manifest, info: StateInfo, storage: Storage, envi
 @contextmanager
 def new_directory(to: str | os.PathLike[str], environment: Environment) -> Iterator[Path]:
     """A directory to fill, which becomes `to` when the block ends well, and goes when it raises. Raises AlreadyExistsError."""
-    target = Path(to).absolute()
+    target = Path(os.path.realpath(to))  # of a link to an empty directory, the directory
     _require_free(target)
     draft = target.with_name(f".{target.name}.{environment.new_id()[:8]}.tmp")
     draft.mkdir(parents=True)
     try:
         yield draft
-        draft.rename(target)
+        try:
+            draft.rename(target)
+        except OSError:
+            _require_free(target)  # somebody else was faster
+            raise
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise

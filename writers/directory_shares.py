@@ -6,8 +6,9 @@ from itertools import pairwise
 
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
-from holdfast.catalog.types import Ack, CheckpointId, Scope, StateInfo
-from holdfast.writers.directories import DIRECTORY, DirectoryUpload, DirectoryWriter, Share, Snapshot, decode_ack
+from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, CheckpointId, Scope, StateInfo
+from holdfast.writers.directories import DIRECTORY, DirectoryUpload, DirectoryWriter, Share, Snapshot
+from holdfast.writers.directory_acks import decode_ack
 from holdfast.writers.directory_files import require_patterns
 from holdfast.writers.increments import ParentState, Written, bytes_of, chunks_of, without_chunks
 from holdfast.writers.upload import UploadContext
@@ -22,8 +23,9 @@ class DirectoryShares:
     subtasks: int | None  # that there are; None: those that are written, and at least the parent's
     parent_subtasks: int
     _uploads: dict[int, DirectoryUpload] = field(default_factory=dict)  # of this process
+    _begun: set[int] = field(default_factory=set)  # of this process, those too that failed to begin
     _acks: dict[int, Ack] = field(default_factory=dict)
-    _late: list[Ack] = field(default_factory=list)  # of a share that has one: its files become rows without handles
+    _late: list[Ack] = field(default_factory=list)  # of a share that has one, or is none: their files become rows without handles
 
     @property
     def acks(self) -> list[Ack]:
@@ -46,6 +48,7 @@ class DirectoryShares:
             msg = f"subtask {subtask} of {self._what} is written twice in one checkpoint: write each once"
             raise UsageError(msg)
         self._require_one(subtask)
+        self._begun.add(subtask)
         upload = self._uploads[subtask] = self.writer.write(
             snapshot, subtask=subtask, key_groups=key_groups, working_directory=working_directory
         )
@@ -74,7 +77,7 @@ class DirectoryShares:
         for subtask, upload in self._uploads.items():
             if self._acks.get(subtask) is not (ack := upload.wait()):
                 self._arrived(ack)
-        there = max([*self._acks, self.parent_subtasks - 1]) + 1 if self.subtasks is None else self.subtasks
+        there = max([*self._acks, *self._begun, self.parent_subtasks - 1, 0]) + 1 if self.subtasks is None else self.subtasks
         missing = sorted({*range(there)} - self._acks.keys())
         if missing:
             msg = (
@@ -86,18 +89,23 @@ class DirectoryShares:
         _require_apart(acks, self._what)
         context, chunks = self.writer.context, chunks_of(acks)
         info = StateInfo(operator=context.operator, state=context.state, format=DIRECTORY, total_bytes=bytes_of(chunks))
-        return Written(acks=(*acks, *map(without_chunks, self._late)), info=info, content=chunks)
+        return Written(acks=(*acks, *map(_unused, self._late)), info=info, content=chunks)
 
     def _arrived(self, ack: Ack) -> None:
         assert ack.subtask is not None
-        if ack.subtask in self._acks:
+        if self._acks.get(ack.subtask) == ack or ack in self._late:  # a channel may deliver twice
+            return
+        if ack.subtask in self._acks or not self._is_one(ack.subtask):
             self._late.append(ack)
         else:
             self._acks[ack.subtask] = ack
         self._require_one(ack.subtask)
 
+    def _is_one(self, subtask: int) -> bool:
+        return self.subtasks is None or subtask < self.subtasks
+
     def _require_one(self, subtask: int) -> None:
-        if self.subtasks is not None and subtask >= self.subtasks:
+        if not self._is_one(subtask):
             msg = f"{self._what} has {self.subtasks} subtasks, counted from 0, and subtask {subtask} was written: say how many there are"
             raise UsageError(msg)
 
@@ -116,8 +124,8 @@ def shares_of(
 ) -> DirectoryShares:
     """To collect the shares of a state of which the parent may have some. Raises UsageError for what is no number of subtasks."""
     given: object = subtasks  # a program without types gives anything
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
-        msg = f"subtasks={subtasks!r} is no number of subtasks of state {context.state!r}: give 1 or more"
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_PARALLELISM_LIMIT):
+        msg = f"subtasks={subtasks!r} is no number of subtasks of state {context.state!r}: give 1 to {MAX_PARALLELISM_LIMIT}"
         raise UsageError(msg)
     patterns = require_patterns(immutable)
     if parent is not None and parent.info.format != DIRECTORY:
@@ -133,6 +141,11 @@ def _shared(parent: ParentState) -> ParentState:
     """What can be referred to of it, and nothing else: it travels to every task."""
     chunks = tuple(chunk for chunk in parent.chunks if chunk.scope is Scope.SHARED)
     return replace(parent, chunks=chunks, files={chunk.file_id: parent.files[chunk.file_id] for chunk in chunks})
+
+
+def _unused(ack: Ack) -> Ack:
+    """The ack of a try that another won: its files are known, and no file of the parent is used because of it."""
+    return replace(without_chunks(ack), metrics=replace(ack.metrics, bytes_reused=0))
 
 
 def _require_apart(acks: Sequence[Ack], what: str) -> None:

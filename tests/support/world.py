@@ -20,6 +20,7 @@ from holdfast.catalog.cleanup import References, find_garbage
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
+from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.marker import create_marker
 from holdfast.catalog.queries import FoldedQueries
 from holdfast.catalog.state import CatalogState, JobState, Ref
@@ -89,6 +90,7 @@ class FakeEnvironment:
     actor: str = "tester@host holdfast/test"
     alarms: list[Callable[[], None]] = field(default_factory=list)
     passed_s: float = 0.0
+    starts: Callable[[Callable[[], Any]], "Future[Any]"] = at_once
     _reads: int = 0
 
     def now(self) -> datetime:
@@ -106,7 +108,7 @@ class FakeEnvironment:
         pass
 
     def start(self, work: Callable[[], T]) -> "Future[T]":
-        return at_once(work)
+        return self.starts(work)
 
     def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
         self.alarms.append(ring)
@@ -263,6 +265,10 @@ class World:
         """Whatever nobody made durable is gone. Processes from before are dead: make new ones."""
         self.log.lose_unsynced()
         self.objects.lose_power()
+
+    def manifest(self, number: int, job: str = JOB) -> Manifest:
+        """Of a committed checkpoint."""
+        return load_committed(self.objects, self.job(job).checkpoints[CheckpointId(number)].fact)
 
     def states_of(self, number: int, job: str = JOB) -> dict[str, bytes]:
         """The states of a committed checkpoint, by its manifest."""
