@@ -72,7 +72,7 @@ def __getattr__(name: str) -> Any:
     return getattr(facade, _FACADE[name])
 
 
-__all__ = [
+__all__ = [  # without HoldfastDataSource, which needs Spark
     "open",
     "open_manifest",
     "open_savepoint",
@@ -80,7 +80,6 @@ __all__ = [
     "groups_of",
     "working_directory",
     "foreach_batch",
-    "HoldfastDataSource",
     "Catalog",
     "Coordinator",
     "CheckpointWriter",
