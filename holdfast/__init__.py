@@ -46,7 +46,7 @@ from holdfast.writers.working_directory import WorkingDirectory, working_directo
 if TYPE_CHECKING:
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
     from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
-    from holdfast.writers.spark_source import HoldfastDataSource
+    from holdfast.writers.spark_source import HoldfastDataSource as HoldfastDataSource
 
 __version__ = VERSION
 
