@@ -32,7 +32,8 @@ from holdfast.catalog.errors import (
 )
 from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, KeepLast, OnEnd, Outcome, OwnedFile
-from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
+from holdfast.writers.attempt_content import CheckpointResult
+from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.directories import DirectoryUpload, DirectoryWriter
 from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory

@@ -30,8 +30,9 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, JobId, OnEnd, Outcome, Retention, Status, StoredFile
+from holdfast.writers.attempt_content import CheckpointResult
 from holdfast.writers.beginnings import Beginning
-from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
+from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.copying import Mapped
 from holdfast.writers.patience import Failures, Patience, Watch
 from holdfast.writers.restore import Checkpoint, kept_by, load_committed, open_committed
