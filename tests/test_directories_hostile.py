@@ -24,6 +24,7 @@ from holdfast.writers.directory_shares import DirectoryShares
 from holdfast.writers.patience import Patience
 from tests.support.invariants import assert_catalog_sound
 from tests.support.mutants import replaced
+from tests.support.stores import taking
 from tests.support.world import Process, World
 
 STATE = "rocks"
@@ -38,18 +39,6 @@ def world() -> World:
 @pytest.fixture
 def process(world: World) -> Process:
     return world.process()
-
-
-def taking(files: Files) -> Callable[[str], None]:
-    """The function that takes a snapshot of these files."""
-
-    def take(to: str) -> None:
-        for name, data in files.items():
-            place = Path(to) / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
-
-    return take
 
 
 def restored(world: World, to: Path, subtask: int = 0, number: int | None = None) -> Files:
