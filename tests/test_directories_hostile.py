@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from holdfast.writers.directory_shares import DirectoryShares
 from holdfast.writers.patience import Patience
 from tests.support.invariants import assert_catalog_sound
 from tests.support.mutants import replaced
+from tests.support.stores import taking
 from tests.support.world import Process, World
 
 STATE = "rocks"
@@ -38,18 +40,6 @@ def world() -> World:
 @pytest.fixture
 def process(world: World) -> Process:
     return world.process()
-
-
-def taking(files: Files) -> Callable[[str], None]:
-    """The function that takes a snapshot of these files."""
-
-    def take(to: str) -> None:
-        for name, data in files.items():
-            place = Path(to) / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
-
-    return take
 
 
 def restored(world: World, to: Path, subtask: int = 0, number: int | None = None) -> Files:
@@ -269,46 +259,37 @@ def do(work: Callable[[], object], future: "Future[object]") -> None:
 
 def test_a_file_that_fails_lets_the_running_ones_end_before_the_snapshot_goes(process: Process) -> None:
     """One file cannot be read while another is being uploaded: the directory goes after both, and nothing is written afterwards."""
-    uploading, go_on, seen = Event(), Event(), []
+    uploading, go_on, seen = Event(), Event(), list[bool]()
 
-    class Slow:
-        def now(self):
-            return process.environment.now()
+    class Awaited(Future[Any]):
+        """The upload goes on as soon as somebody waits for its end."""
 
-        def monotonic_s(self) -> float:
-            return 0.0
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            go_on.set()
+            return super().exception(timeout)
 
-        def new_id(self) -> str:
-            return process.environment.new_id()
+    def upload(work: Any) -> Any:
+        file: Path = work.args[0].path
+        if file.name == "1.sst":
+            raise OSError("unreadable")
+        uploading.set()
+        go_on.wait(5)
+        seen.append(file.exists())
+        return work()
 
-        def start(self, work):
-            return SystemEnvironment().start(partial(self.run, work))
+    def start(work: Any) -> "Future[Any]":
+        future = Awaited()
+        Thread(target=do, args=(partial(upload, work), future)).start()
+        return future
 
-        def run(self, work):
-            if work.args[0].name == "1.sst":
-                raise OSError("unreadable")
-            uploading.set()
-            go_on.wait(10)
-            seen.append(work.args[0].path.exists())
-            return work()
-
+    process.environment.starts = start
     writer = process.open_beside(process.coordinate(), None)
-    upload = replace(writer.directories(STATE, subtasks=1), environment=Slow()).write(taking({"1.sst": b"1", "2.sst": b"2"}), subtask=0)
-    told: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            upload.wait()
-        except OSError as error:
-            told.append(error)
-
-    waiter = Thread(target=wait)
-    uploading.wait(10)
-    waiter.start()
-    go_on.set()
-    waiter.join(10)
-    assert (seen, [str(error) for error in told]) == ([True], ["unreadable"])
-    assert not upload._taken.directory.exists()
+    begun = writer.directories(STATE, subtasks=1).write(taking({"1.sst": b"1", "2.sst": b"2"}), subtask=0)
+    uploading.wait(5)
+    with pytest.raises(OSError, match="unreadable"):
+        begun.wait()
+    assert seen == [True]
+    assert not begun._taken.directory.exists()
 
 
 # ---- names ------------------------------------------------------------------------------------------------------------

@@ -209,7 +209,7 @@ def test_a_whole_commit_between_any_two_calls_of_everything_else(prepare: Callab
     """The commit is by the job's own coordinator, where the scene has one that does not act itself; else by a new one, with a cleanup."""
     if prepare in (
         scenes.first_checkpoint, scenes.later_checkpoint, scenes.checkpoint_after_others, scenes.abort, scenes.expire, scenes.close,
-        scenes.task_owned,
+        scenes.task_owned, scenes.stores,
     ):  # fmt: skip
         between, allowed = second_coordinator_and_cleanup, (FencedError, scenes.Boom)
     elif prepare is scenes.register_and_start:
@@ -238,6 +238,14 @@ def test_between_any_two_calls_of_a_task_that_writes_refers_and_releases(operati
         if isinstance(raised, RefusedError):
             assert "of owner 'wal': it was released meanwhile" in str(raised)
         outcomes.add(type(raised))
+    assert outcomes == {*allowed, type(None)}
+
+
+@pytest.mark.parametrize("operation", [vacuum_then_scrub, kill, expire])
+def test_between_any_two_calls_of_uploads_of_stores(operation: Callable[[Scene], None]) -> None:
+    """A task's upload against the end of its attempt and the cleanup of that, at every call: nothing is committed, and nothing stays."""
+    allowed = MAY_RAISE.get(operation.__name__, ())
+    outcomes = {type(raised) for raised in told_at_every_call(scenes.stores, operation, allowed)}
     assert outcomes == {*allowed, type(None)}
 
 

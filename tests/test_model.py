@@ -12,7 +12,8 @@ HISTORIES = 2000
 WHAT_HAPPENS = (
     "commits", "aborts", "expires", "kill", "drop", "hold", "pins", "vacuum of", "scrub of", "late put", "late delete", "power loss",
     "starts at 1", "dies before", "dies after", "outcome unknown", "refused", "is fenced", "learns that", "reuse is refused",
-    "savepoint 0", "is committed", " forks ", " claims ", "task owns", " releases ", "is released",
+    "savepoint 0", "is committed", " forks ", " claims ", "task owns", " releases ", "is released", "has stores of",
+    "a share is missing",
 )  # fmt: skip
 
 

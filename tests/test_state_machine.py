@@ -9,6 +9,7 @@ from tests.support.invariants import assert_catalog_sound
 from tests.support.machine import CatalogMachine
 from tests.support.machine_parts import Boom
 from tests.support.mutants import MUTANTS, OF_COORDINATORS
+from tests.support.store_mutants import OF_STORES
 from tests.support.world import World
 
 MACHINE = settings(
@@ -30,13 +31,13 @@ def test_the_catalog_does_what_the_plain_model_does_at_length() -> None:
     "name",
     [
         "commit_rule_from_open_handles", "commit_narrowed_after_the_last_only", "layers", "fork_writes_its_own_handles", "claim_fences",
-        "no_claim_refers_to_nothing",
+        "no_claim_refers_to_nothing", *(pytest.param(name, marks=pytest.mark.slow) for name in OF_STORES),
     ],
 )  # fmt: skip
 def test_without_the_rule_the_machine_finds_the_loss(name: str) -> None:
-    """Of how content, forks and claims are committed. The others need crashes, which the machine has not: they are the model's."""
+    """Of how content, forks, claims and the directories of stores are committed. The others need crashes, which the machine has not: they are the model's."""
     bounded = settings(MACHINE, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
-    with {**MUTANTS, **OF_COORDINATORS}[name].without(), pytest.raises((AssertionError, DamagedFileError)):
+    with {**MUTANTS, **OF_COORDINATORS, **OF_STORES}[name].without(), pytest.raises((AssertionError, DamagedFileError)):
         run_state_machine_as_test(CatalogMachine, settings=bounded)
 
 

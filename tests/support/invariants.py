@@ -307,15 +307,23 @@ def read_states(manifest: Manifest, storage: Storage) -> dict[str, bytes]:
     """The bytes of every state: of each what is seen of its chunks, joined from the lowest layer up, in the order of their files.
 
     So a state that was written in full is its files, and one with change sets (of which the tests' state writer says that upserts are
-    what the state gets at its end) is its base and they.
+    what the state gets at its end) is its base and they. Of the directories of stores, it is each file with its subtask and name.
     """
     states = {}
     for info in manifest.states:
         seen = manifest.in_given_order(info)
+        if info.format == "directory":
+            states[info.state] = told_of_files((chunk.subtask, chunk.name, _bytes_of(chunk, manifest, storage)) for chunk in seen)
+            continue
         if info.format != "files":
             seen = seen_chunks(manifest.chunks_of(info), manifest.max_parallelism)
         states[info.state] = b"".join(_bytes_of(chunk, manifest, storage) for chunk in sorted(seen, key=lambda chunk: chunk.layer))
     return states
+
+
+def told_of_files(files: Iterable[tuple[int | None, str | None, bytes]]) -> bytes:
+    """Files of stores, by subtask and name, in one text: of a name that is there twice, it has both."""
+    return b"".join(f"{subtask} {name} {len(data)}:".encode() + data for subtask, name, data in sorted(files, key=str))
 
 
 def facts_by_version(ledger_directory: Path) -> list[list[f.Fact]]:

@@ -15,12 +15,30 @@ from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.patience import Patience
 from tests.support.machine_others import Others
-from tests.support.machine_parts import JOBS, LOG, PICK, RETENTIONS, STATES, Boom, Seat
+from tests.support.machine_parts import JOBS, LOG, PICK, RETENTIONS, STATES, STORE, Boom, Seat
 from tests.support.plain_line import Line, Place
 from tests.support.world import Logs, write_states
 
 MINUTES = Patience(timeout_s=600)
-WHAT = st.sampled_from(["file", "file", "files", "changes", "changes", "changes", "inline", "big", "removed", "logs", "logs"])
+WHAT = st.sampled_from(
+    [
+        "file",
+        "file",
+        "files",
+        "changes",
+        "changes",
+        "changes",
+        "inline",
+        "big",
+        "removed",
+        "logs",
+        "logs",
+        "stores",
+        "tasks",
+        "tasks",
+        "short",
+    ]
+)
 
 
 class CatalogMachine(Others):
@@ -141,7 +159,7 @@ class CatalogMachine(Others):
 
     def _write(self, seat: Seat, writer: CheckpointWriter, state: str, what: str) -> None:
         written = seat.written[writer.attempt]
-        state = LOG if what == "logs" else state
+        state = LOG if what == "logs" else STORE if what in ("stores", "tasks", "short") else state
         if state in written:
             return
         if what == "logs":
@@ -150,6 +168,13 @@ class CatalogMachine(Others):
         self.values += 1
         value = f"{self.values};".encode()
         carried = self._carried(self._parent_of(writer))
+        if state == STORE:
+            stores = self._next_stores(carried.get(state), what)
+            write_states(writer, {state: stores})
+            written[state] = stores.told
+            if stores.missing:
+                seat.short.add(writer.attempt)
+            return
         if what == "changes":
             info = writer._parent.state("main", state) if writer._parent else None
             if info is None or info.format == "parquet":
@@ -198,7 +223,7 @@ class CatalogMachine(Others):
         assert writer is not None
         assert block is not None
         states, token = self._expected(seat, writer), writer.attempt
-        refused = self._refers_to_released(seat, writer)
+        refused = self._is_refused(seat, writer)
         seat.block = seat.writer = None
         try:
             block.__exit__(None, None, None)
@@ -211,18 +236,18 @@ class CatalogMachine(Others):
             assert isinstance(error, FencedError) == (seat.coordinator.epoch < line.epoch)
             return
         assert token in line.open, f"the commit of attempt {token}, which had ended, was accepted"
-        assert not refused, f"attempt {token} refers to a file that was released, and was committed"
         self.lines.commit(seat.job, token, states, seat.retention)
         seat.parent = (seat.job, writer.checkpoint_id)
         assert seat.coordinator._opened is not None
         self._opens(line, seat.coordinator, seat.parent)
+        assert not refused, f"attempt {token} refers to a file that was released, or misses a share, and was committed"
 
     @precondition(lambda self: any(seat.beside for seat in self.seats))
     @rule(pick=PICK, retention=RETENTIONS)
     def commit_beside(self, pick: int, retention: Retention) -> None:
         seat, writer = self._pick([(s, w) for s in self.seats for w in s.beside], pick)
         line, states = self.lines[seat.job], self._expected(seat, writer)
-        refused = self._refers_to_released(seat, writer)
+        refused = self._is_refused(seat, writer)
         seat.beside.remove(writer)
         try:
             seat.process.commit_beside(seat.coordinator, writer, retention)
@@ -233,7 +258,7 @@ class CatalogMachine(Others):
             assert writer.attempt not in line.open, f"the commit of an open attempt was refused: {error}"
             return
         assert writer.attempt in line.open, "the commit of an attempt that had ended was accepted"
-        assert not refused, "an attempt that refers to a file that was released was committed"
+        assert not refused, "an attempt that refers to a file that was released, or misses a share, was committed"
         self.lines.commit(seat.job, writer.attempt, states, retention)
         self._die(seat)  # its coordinator does not know of the new head, as no coordinator of the front door has attempts beside its own
 

@@ -16,11 +16,13 @@ from holdfast.writers.coordinator import Coordinator
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.plain_line import Line, Lines, Place, States
+from tests.support.stores import Stores
 from tests.support.world import Logs, Process, World
 
 JOBS = ("planes", "routes")
 STATES = ("a", "b", "c")
 LOG = "wal"  # the one owner of a job, and its state
+STORE = "rocks"  # the state of each job that is directories of stores
 PICK = st.integers(0, 11)  # one of however many there are
 RETENTIONS = st.sampled_from([KeepLast(1), KeepLast(2), KeepAll()])
 
@@ -43,6 +45,7 @@ class Seat:
     beside: list[CheckpointWriter] = field(default_factory=list)
     written: dict[AttemptToken, dict[str, bytes | None]] = field(default_factory=dict)  # by an attempt so far
     logs: dict[AttemptToken, set[OwnedFile]] = field(default_factory=dict)  # that an attempt refers to and its parent has not
+    short: set[AttemptToken] = field(default_factory=set)  # attempts that miss a share of a state of stores
     late: set[AttemptToken] = field(default_factory=set)  # attempts whose alarm has rung
 
 
@@ -60,6 +63,7 @@ class Parts(RuleBasedStateMachine):
         self.values = 0
         self.logs: dict[str, list[Logs]] = {job: [] for job in JOBS}  # one file each, of the job's owner
         self.released: set[OwnedFile] = set()
+        self.stores: dict[bytes, Stores] = {}  # that were written, by what they are read as
         self.ids = {job: self.operator.register(job) for job in JOBS}
 
     # ---- what must hold ---------------------------------------------------------------------------------------------
@@ -137,8 +141,28 @@ class Parts(RuleBasedStateMachine):
         self.values += 1
         self.logs[job].append(self.operator.log(self.operator.own(LOG, job), f"{self.values};".encode()))
 
-    def _refers_to_released(self, seat: Seat, writer: CheckpointWriter) -> bool:
-        return not self.released.isdisjoint(seat.logs.pop(writer.attempt, ()))
+    def _next_stores(self, before: bytes | None, what: str) -> Stores:
+        """What stores have a step later: a run more, or one of a known name and size with other bytes; now and then they change places,
+        or there is one more or less. The last task of "short" is never heard of."""
+        self.values += 1
+        n, old = self.values, self.stores.get(before or b"")
+        shares = [{name: data for name, data in files.items() if name.endswith(".sst")} for files in (old.shares if old else ({}, {}))]
+        if n % 3 != 0:
+            shares.reverse()
+        if n % 5 == 0:
+            shares = shares[:1] if len(shares) > 1 else [*shares, {}]
+        for subtask, files in enumerate(shares):
+            name = f"{n}.sst" if (n + subtask) % 2 or not files else min(files)
+            files |= {name: f"{n:06}{subtask}".encode(), "CURRENT": f"{n}".encode()}
+            if n % 7 == 0:
+                files["LOG"] = b"x" * 20_001
+        stores = Stores(tuple(shares), in_tasks=what != "stores", missing=frozenset({len(shares) - 1} if what == "short" else ()))
+        self.stores[stores.told] = stores
+        return stores
+
+    def _is_refused(self, seat: Seat, writer: CheckpointWriter) -> bool:
+        """It refers to a file that was released, or a share has not arrived."""
+        return not self.released.isdisjoint(seat.logs.pop(writer.attempt, ())) or writer.attempt in seat.short
 
     def _die(self, seat: Seat) -> None:
         self.seats.remove(seat)

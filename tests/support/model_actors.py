@@ -14,6 +14,7 @@ from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import AttemptToken, JobId, KeepAll, KeepLast, Scope, Status, StoredFile
 from holdfast.compaction import scrub, vacuum
+from tests.support import model_stores
 from tests.support.faults import Crash
 from tests.support.model_layers import Layered
 from tests.support.model_owners import owners_of, refer, referred
@@ -124,6 +125,8 @@ class Coordinator:
             owner = w.random.choice(owners)
             attempt.states[owner] = refer(w, attempt.parent.states.get(owner), owner)
             return True
+        if w.random.random() < 0.15:
+            return self.upload_stores(attempt, call)
         file_id = paths.file_id(opened.attempt, call, 0)
         states = w.random.sample(STATES, 2 if roll < 0.25 else 1)
         if roll > 0.85:
@@ -142,6 +145,17 @@ class Coordinator:
             return True
         for i, state in enumerate(states):
             attempt.states[state] = w.sheets.write(state, attempt.parent.states.get(state), file_id, i, scope)
+        return True
+
+    def upload_stores(self, attempt: Attempt, call: int) -> bool:
+        try:
+            state, files = model_stores.write(self.w, attempt.opened, attempt.parent.states.get(model_stores.STATE), call)
+        except RefusedError:
+            self.w.story.append(f"{self.name}: a share is missing")
+            return self.abort(attempt)
+        attempt.files += files
+        attempt.states[model_stores.STATE] = state
+        self.w.story.append(f"{self.name} has stores of {sorted({chunk.file_id for chunk in state.chunks})}")
         return True
 
     def seal(self, attempt: Attempt) -> bool:

@@ -16,10 +16,14 @@ from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.patience import Patience
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
+from tests.support.stores import Stores
 from tests.support.world import JOB, Logs, Process, State, World, foreign_file, late_upload, write_states
 
 OTHER_JOB = "what-if"
 BIG = b"x" * 20_001  # of bytes: a file of its own
+
+# Of two subtasks: one has the run of the parent and its name; the other that name and size, with other bytes, and a log that is not small.
+STORES = ({"1.sst": b"run 1", "2.sst": b"run 2", "CURRENT": b"3"}, {"1.sst": b"other", "CURRENT": b"1", "LOG": BIG})
 
 FIRST: dict[str, State] = {"planes": [b"p1", b"p2"], "routes": [b"r1"], "offsets": b"1", "model": BIG}
 SECOND: dict[str, State] = {"planes": [b"p3", b"p4"], "airports": [b"a1"], "offsets": b"2"}
@@ -52,7 +56,7 @@ def used_catalog() -> Scene:
     """Checkpoints 1 (dropped, its files garbage), 2 and 4 (live, 4 the head), an aborted attempt 3 with an orphan, a stranger's file.
 
     A vacuum once ran half-way: one file is condemned and still there. The coordinator of the acting process is on 4.
-    A task owns four files: 1 is released and in 1 and 2, 2 in all of them, 3 is only in 4, and 4 in none.
+    A store has a run in 2, to which 4 refers. A task owns four files: 1 is released and in 1 and 2, 2 in all of them, 3 is only in 4, and 4 in none.
     """
     world = World()
     foreign_file(world)
@@ -61,12 +65,14 @@ def used_catalog() -> Scene:
     owner = actor.own()
     one, two, three, _ = (actor.log(owner, data) for data in (b"log 1", b"log 2", b"log 3", b"log 4"))
     actor.checkpoint(coordinator, {**FIRST, "wal": both(one, two)})
-    actor.checkpoint(coordinator, {**SECOND, "wal": both(two, one)}, {"week": 2})
+    actor.checkpoint(coordinator, {**SECOND, "wal": both(two, one), "rocks": Stores(({"1.sst": b"run 1", "CURRENT": b"1"},))}, {"week": 2})
     actor.release_logs(one)
     aborted = fail_checkpoint(coordinator)
     late_upload(world, aborted)
     logs = both(two, three)
-    actor.checkpoint(coordinator, {"offsets": b"4", "planes": [b"p4"], "wal": logs})
+    actor.checkpoint(
+        coordinator, {"offsets": b"4", "planes": [b"p4"], "wal": logs, "rocks": Stores(({"1.sst": b"run 1", "CURRENT": b"2"},))}
+    )
     crashed = world.process()
     plan = crashed.plan_vacuum()
     crashed.arm(on_call=lambda _, verb, path: crashed.faults.die() if (verb, path) == ("delete", plan.unreferenced[1].path) else None)
@@ -264,6 +270,16 @@ def task_owned() -> Scene:
     return scene
 
 
+def stores() -> Scene:
+    """The parent's store has a second subtask now; and stores of another state are uploaded by tasks, one of which is tried again."""
+    scene = used_catalog()
+    coordinator = scene.coordinator
+    assert coordinator is not None
+    states: dict[str, State] = {"rocks": Stores(STORES), "tables": Stores(STORES[:1], in_tasks=True)}
+    scene.act = lambda: scene.actor.checkpoint(coordinator, states)
+    return scene
+
+
 def release_files() -> Scene:
     """Of the head, of an older checkpoint, and one that no checkpoint has."""
     scene = used_catalog()
@@ -320,7 +336,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
     scene.__name__: scene
     for scene in (
         first_checkpoint, later_checkpoint, checkpoint_after_others, abort, expire, close, vacuum, scrub, drop, hold, unhold, kill, restore, start, register_and_start,
-        savepoint, dispose, own, task_owned, release_files, release_owner, fork, no_claim, claim,
+        savepoint, dispose, own, task_owned, stores, release_files, release_owner, fork, no_claim, claim,
     )
 }  # fmt: skip
 

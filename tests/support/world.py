@@ -62,6 +62,7 @@ from tests.support.faults import Faults
 from tests.support.faulty_ledger import FaultyLedger
 from tests.support.faulty_storage import FaultyStorage
 from tests.support.invariants import Acknowledgement, Evidence, StorageCall, read_states
+from tests.support.stores import Stores, read_stores, write_stores
 from tests.support.threads import T, at_once
 
 JOB = "flights"
@@ -77,7 +78,7 @@ class Logs:
     files: Mapping[OwnedFile, bytes]
 
 
-State = bytes | list[bytes] | Logs | None  # small state, the files of a DataFrame, those of an owner, or its removal
+State = bytes | list[bytes] | Logs | Stores | None  # small state, files of a DataFrame or of an owner, directories, or its removal
 BEGAN = datetime(2013, 1, 1, tzinfo=UTC)
 
 
@@ -450,7 +451,10 @@ class Process:
         """Pin a checkpoint, read all its states through this process's storage, release it."""
         token = self.pin(number, job)
         fact = self.transactor.known().checkpoint(self.ref(number, job)).fact
-        states = read_states(Checkpoint(load_committed(self.storage, fact), self.storage).manifest, self.storage)
+        manifest, place = load_committed(self.storage, fact), place_of(self.storage, fact)[0]
+        stores = [info for info in manifest.states if info.format == "directory"]
+        states = read_states(replace(manifest, states=tuple(info for info in manifest.states if info not in stores)), place)
+        states |= {info.state: read_stores(manifest, info, place, self.environment) for info in stores}
         self.release(token, job)
         return states
 
@@ -486,15 +490,18 @@ def _parts(source: Checkpoint, info: StateInfo) -> list[bytes]:
     return [source.storage.read(source.manifest.files[chunk.file_id].path) for chunk in source.manifest.chunks_of(info)]
 
 
-def _told(state: bytes | list[bytes] | Logs) -> bytes:
+def _told(state: bytes | list[bytes] | Logs | Stores) -> bytes:
     """The bytes of a state as its writer gave them."""
+    if isinstance(state, Stores):
+        return state.told
     if isinstance(state, Logs):
         return b"".join(state.files.values())
     return b"".join(state) if isinstance(state, list) else state
 
 
 def write_states(writer: CheckpointWriter, states: Mapping[str, State]) -> None:
-    """Write, or remove, each state: bytes as small state, a list as a DataFrame of so many files, logs by their owner."""
+    """Write, or remove, each state: bytes as small state, a list as a DataFrame of so many files, logs by their owner, stores by
+    their subtasks."""
     for name, state in states.items():
         if state is None:
             writer.remove(name)
@@ -503,6 +510,8 @@ def write_states(writer: CheckpointWriter, states: Mapping[str, State]) -> None:
         elif isinstance(state, Logs):
             assert name == state.owner.name
             writer.task_owned(state.owner, [*state.files])
+        elif isinstance(state, Stores):
+            write_stores(writer, name, state)
         else:
             writer.write(name, state)
 
