@@ -26,6 +26,8 @@ ABOUT = {
     "savepoint": "a savepoint of 10 million rows, against df.write.parquet of them repartitioned and sorted by key group",
     "embedded_store": "RocksDB of 1 GB with 1 % of its keys changed: bytes, against copying it and against its new sorted runs",
     "local_recovery": "restoring a store of 1 GB from local copies, against reading it from the catalog, both verified",
+    "streaming": "what a checkpoint adds to a micro-batch, against a bare ledger commit and df.write.parquet of the same rows",
+    "state_store": "bytes of checkpoints of RocksDB inside Spark tasks, against Spark's own RocksDB state store, for the same updates",
     "garbage": "the cleanup query over a million references, against hand-written DuckDB over the same files",
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from benchmarks import __main__ as program
-from benchmarks import commit, garbage, harness, restore
+from benchmarks import commit, embedded_store, garbage, harness, local_recovery, restore, state_store, streaming
 from benchmarks.harness import Result
 from benchmarks.ledger_facts import Size
 from holdfast.catalog import errors
@@ -168,12 +168,53 @@ def test_garbage_fails_where_the_two_answers_differ(tmp_path, monkeypatch):
         garbage.run(tmp_path, SMALL_HISTORY, rounds=1)
 
 
+def test_embedded_store_counts_what_a_snapshot_has_new(tmp_path):
+    fewer, floor = embedded_store.run(tmp_path, keys=2_000, rounds=1)
+    assert [(each.measures, each.goal) for each in (fewer, floor)] == [("bytes", ">= 10"), ("floor", "<= 1.05")]
+    figures = fewer.figures
+    assert 20 * 1_000 < figures["new_sorted_run_bytes"] <= figures["written_bytes"] < figures["directory_bytes"]
+
+
+def test_local_recovery_reads_nothing_of_the_catalog(tmp_path):
+    read, time = local_recovery.run(tmp_path, keys=2_000, rounds=1)
+    assert (read.measures, read.ratio, read.holds) == ("bytes", 0, True)
+    assert read.figures["local_bytes"] == time.figures["store_bytes"] > 2_000 * 1_000
+    assert (time.measures, time.goal) == ("time", "<= 0.8")
+
+
+def test_what_a_checkpoint_adds_is_the_median_of_differences_so_that_load_which_comes_and_goes_does_not_matter():
+    def query(triggers):
+        return streaming.Query(spark=None, directory=None, run=None, triggers=triggers, functions=triggers)
+
+    floor = streaming.Floor(directory=None, rows=None, ledger=None, facts=(), writes=[0.4, 0.4, 4.0], commits=[0.1, 0.1, 1.0])
+    found = streaming._overhead(query([1.5, 9.0, 1.4, 30.0]), query([0.5, 8.0, 0.4, 0.4]), floor, rows=5)
+    assert (found.measures, found.goal, found.ratio) == ("overhead", "<= 3", 2.0)
+    assert found.figures["added"]["mean_ms"] == 8_150  # a batch that writes a new base is not hidden
+
+
+def test_the_bytes_of_a_directory_are_those_of_a_moment_on_without_what_hadoop_adds_to_a_local_disk(tmp_path):
+    for i, name in enumerate(["before", "after", "state/0/1.zip", ".after.crc"]):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * 10**i)
+        os.utime(tmp_path / name, ns=(i + 1, i + 1))
+    assert state_store._bytes_in(tmp_path) == 111
+    assert state_store._bytes_in(tmp_path, after_ns=1) == 110
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "measures"), [("full_checkpoint", ["write"]), ("restore", ["verified", "plain"])])
-def test_the_benchmarks_of_spark_run_in_a_session_of_their_own(tmp_path, name, measures):
+@pytest.mark.parametrize(
+    ("name", "arguments", "measures"),
+    [
+        ("full_checkpoint", "rows=1_000, rounds=1", ["write"]),
+        ("restore", "rows=1_000, rounds=1", ["verified", "plain"]),
+        ("streaming", "batches=4, turn=2, rows=50", ["overhead"]),
+        ("state_store", "keys=1_000, batches=2", ["snapshots"]),
+    ],
+)
+def test_the_benchmarks_of_spark_run_in_a_session_of_their_own(tmp_path, name, arguments, measures):
     program_text = (
         f"from pathlib import Path; from benchmarks.{name} import run\n"
-        f"for result in run(Path({str(tmp_path)!r}), rows=1_000, rounds=1): print(result.as_json({{}}))"
+        f"for result in run(Path({str(tmp_path)!r}), {arguments}): print(result.as_json({{}}))"
     )
     done = subprocess.run([sys.executable, "-c", program_text], capture_output=True, text=True, check=True, cwd=os.getcwd())
     assert [json.loads(line)["measures"] for line in done.stdout.splitlines()] == measures
