@@ -41,11 +41,11 @@ def _shares(w: World, opened: AttemptOpened, parent: Layered | None, call: int) 
         metadata=CheckpointMetaData(checkpoint_id=opened.checkpoint_id, timestamp=w.environment.now()), max_parallelism=GROUPS,
     )  # fmt: skip
     if parent is None:
-        return shares_of(context, w.environment, None, SUBTASKS, IMMUTABLE)
+        return shares_of(context, w.environment, None, None, SUBTASKS, IMMUTABLE)
     info = StateInfo(operator="main", state=STATE, format=DIRECTORY)
     files = {chunk.file_id: _stored(w, chunk) for chunk in parent.chunks}
     known = ParentState(max_parallelism=GROUPS, info=info, chunks=parent.chunks, files=files)
-    return shares_of(context, w.environment, known, SUBTASKS, IMMUTABLE)
+    return shares_of(context, w.environment, known, None, SUBTASKS, IMMUTABLE)
 
 
 def _try(w: World, shares: DirectoryShares, subtask: int, number: int) -> Ack:
