@@ -85,7 +85,7 @@ in_use AS (
   WHERE n.next_seq < i.to_seq
 ),
 present AS (
-  SELECT f.file_id, f.job_id, f.path, f.size_bytes, f.scope, f.attempt
+  SELECT f.file_id, f.job_id, f.path, f.size_bytes, f.scope
   FROM facts f ANTI JOIN facts x ON x.kind IN ('condemned', 'gone') AND x.file_id = f.file_id
   WHERE f.kind = 'file'
 )
@@ -93,8 +93,8 @@ SELECT p.file_id, p.job_id, p.path, p.size_bytes
 FROM present p ANTI JOIN in_use u ON u.file_id = p.file_id
 LEFT JOIN (SELECT DISTINCT file_id FROM small WHERE kind = 'release') r ON r.file_id = p.file_id
 LEFT JOIN (
-  SELECT DISTINCT job_id, attempt FROM small WHERE kind = 'attempt_ended' AND status = 'released'
-) o ON o.job_id = p.job_id AND o.attempt = p.attempt
+  SELECT DISTINCT attempt FROM small WHERE kind = 'attempt_ended' AND status = 'released'
+) o ON o.attempt = split_part(p.file_id, '-', 1)  -- the token of who wrote the file, without another column of each
 WHERE p.scope <> 'TASKOWNED' OR r.file_id IS NOT NULL OR o.attempt IS NOT NULL
 """
 

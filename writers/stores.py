@@ -82,12 +82,9 @@ class StoreReader:
         with new_directory(to, self.environment) as draft:
             require_digests_here(self.storage, plan.parts, {path: size_bytes for path, size_bytes, _ in self.files.values()})
             paths = [path for scan in plan.base for path in scan.paths]
-            store = draft / "store"
-            self.adapter.build(str(store), self._entries(paths, groups))
-            files = [path for path in store.rglob("*") if path.is_file()]
-            for path in [*store.iterdir()]:
-                path.rename(draft / path.name)
-            store.rmdir()
+            draft.rmdir()  # stores make their directories themselves
+            self.adapter.build(str(draft), self._entries(paths, groups))
+            files = [path for path in draft.rglob("*") if path.is_file()]
         return RestoredDirectory(files=len(files), remote_bytes=plan.size_bytes)
 
     def _entries(self, paths: Iterable[str], groups: range | None) -> Iterator[tuple[bytes, bytes]]:
