@@ -413,6 +413,7 @@ def test_a_manifest_that_a_vacuum_took_before_an_unpinned_reader_came_to_it_is_n
             reader.checkpoint("flights")
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("verify", [True, False])
 def test_rows_of_a_dropped_checkpoint_are_told_as_dropped_and_those_of_a_live_one_as_damaged(

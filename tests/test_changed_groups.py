@@ -29,7 +29,7 @@ def catalog(tmp_path):
         yield opened
 
 
-@pytest.fixture(params=["native", "streamed"])
+@pytest.fixture(params=["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def job(request, catalog):
     with catalog.coordinate("flights", max_parallelism=GROUPS, upload=request.param, chain=NO_LIMIT) as coordinator:
         yield coordinator

@@ -29,7 +29,7 @@ def coordinate(catalog, upload="streamed", chain=NO_LIMIT):
     return catalog.coordinate("flights", max_parallelism=GROUPS, upload=upload, chain=chain, retention=KeepAll())
 
 
-@pytest.fixture(params=["native", "streamed"])
+@pytest.fixture(params=["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def each_job(request, catalog):
     with coordinate(catalog, request.param) as coordinator:
         yield coordinator
@@ -192,7 +192,7 @@ def test_changes_above_a_state_without_rows(spark, job):
 # ---- chains are bounded ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("upload", ["native", "streamed"])
+@pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_beyond_the_limit_a_merged_base_is_written(spark, catalog, upload):
     with coordinate(catalog, upload, ChainLimit(change_sets=2, share_of_base=1e9)) as job:
         full(job, base(spark))

@@ -104,7 +104,7 @@ def answer(connection, query: str) -> list[tuple]:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_duckdb_gives_the_answer_of_the_definition_on_any_history(rng):
     with duckdb_engine.offline_connection() as connection:
         duckdb_engine.views_over(connection, to_table(some_facts(rng), OPERATION))

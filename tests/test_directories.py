@@ -8,6 +8,7 @@ import pytest
 import holdfast
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound, assert_clean
+from tests.support.world import World
 
 JOB, STATE = "flights", "rocks"
 GROUPS = 8
@@ -271,19 +272,33 @@ def test_a_store_of_key_groups_is_one_handle_for_them_and_not_key_group_aware(ca
 
 def test_another_range_of_a_subtask_refers_to_nothing_for_a_handles_range_never_changes(catalog, job, tmp_path: Path) -> None:
     place = snapshot(tmp_path / "one", _1=LARGE)
-    for groups in (range(4), range(8), range(8)):
+    for split in (4, 5, 5):
         with job.checkpoint() as checkpoint:
-            checkpoint.write_directory(STATE, place, key_groups=groups)
-        assert job.latest().directories(STATE).key_groups(0) == groups
+            checkpoint.write_directory(STATE, place, subtask=0, key_groups=range(split))
+            checkpoint.write_directory(STATE, place, subtask=1, key_groups=range(split, GROUPS))
+        assert [job.latest().directories(STATE).key_groups(i) for i in (0, 1)] == [range(split), range(split, GROUPS)]
         assert_catalog_sound(catalog)
-    assert ask(catalog, "SELECT bytes_reused FROM ack_metrics ORDER BY checkpoint_id") == [(0,), (0,), (len(LARGE),)]
+    assert ask(catalog, "SELECT sum(bytes_reused)::INT FROM ack_metrics GROUP BY checkpoint_id ORDER BY checkpoint_id") == [
+        (0,), (0,), (2 * len(LARGE),),
+    ]  # fmt: skip
 
 
-def test_key_groups_in_two_directories_are_refused(job, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ([range(5), range(4, 8)], "subtasks 0 and 1 both have key group 4"),
+        ([range(2), range(6, 8)], "no subtask has key group 2, and the job has 8"),
+        ([range(1, 8)], "no subtask has key group 0"),
+        ([range(4), range(4, 7)], "no subtask has key group 7"),
+        ([range(8), None], "subtask 1 was written without key groups, and others with"),
+    ],
+)
+def test_key_groups_are_each_in_one_directory_or_nothing_is_committed(job, tmp_path: Path, shares, told: str) -> None:
     place = snapshot(tmp_path / "one", _1=LARGE)
-    with pytest.raises(holdfast.RefusedError, match="subtasks 0 and 1 both have key group 4"), job.checkpoint() as checkpoint:
-        checkpoint.write_directory(STATE, place, subtask=0, key_groups=range(5))
-        checkpoint.write_directory(STATE, place, subtask=1, key_groups=range(4, 8))
+    with pytest.raises(holdfast.RefusedError, match=told), job.checkpoint() as checkpoint:
+        for subtask, groups in enumerate(shares):
+            checkpoint.write_directory(STATE, place, subtask=subtask, key_groups=groups)
+    assert job.latest() is None
 
 
 # ---- refused ----------------------------------------------------------------------------------------------------------
@@ -299,6 +314,8 @@ def test_key_groups_in_two_directories_are_refused(job, tmp_path: Path) -> None:
         ({"key_groups": (0, 4)}, r"key_groups=\(0, 4\) is no range"),
         ({"key_groups": range(9)}, "is not a range within 0 to 7"),
         ({"immutable": "*.sst"}, "is no list of patterns"),
+        ({"immutable": ["sub/*.sst"]}, "has no '/'"),
+        ({"working_directory": "/tmp"}, "working_directory='/tmp' is none"),
     ],
 )
 def test_arguments_that_make_no_sense_are_told_and_nothing_is_committed(job, tmp_path: Path, arguments, told: str) -> None:
@@ -306,6 +323,21 @@ def test_arguments_that_make_no_sense_are_told_and_nothing_is_committed(job, tmp
     with pytest.raises(holdfast.UsageError, match=told), job.checkpoint() as checkpoint:
         checkpoint.write_directory(STATE, place, **arguments)
     assert job.latest() is None
+
+
+@pytest.mark.parametrize("given", [None, 5, b"bytes", ""])
+def test_what_is_no_path_is_no_snapshot(job, given) -> None:
+    with pytest.raises(holdfast.UsageError, match="is no snapshot: give the path"), job.checkpoint() as checkpoint:
+        checkpoint.write_directory(STATE, given)
+
+
+def test_the_upload_is_timed_to_its_end_and_not_until_somebody_asks(tmp_path: Path) -> None:
+    process = World().process()
+    with process.coordinate().checkpoint() as checkpoint:
+        upload = checkpoint.write_directory(STATE, snapshot(tmp_path / "one", _1=LARGE))
+        for _ in range(10_000):  # ten seconds of the world's clock
+            process.environment.monotonic_s()
+    assert upload.wait().metrics.upload_ms < 1000
 
 
 def test_what_is_no_snapshot_is_refused(job, tmp_path: Path) -> None:

@@ -34,9 +34,10 @@ def named(page: Path) -> str:
 
 
 CODE_PAGES = [p for p in PAGES if snippets(p, "python")]
+FIRST = ("README.md", "embedded-stores.md", "streaming.md")  # the other pages take their time
 
 
-@pytest.mark.parametrize("page", CODE_PAGES, ids=named)
+@pytest.mark.parametrize("page", [p if p.name in FIRST else pytest.param(p, marks=pytest.mark.slow) for p in CODE_PAGES], ids=named)
 def test_python_of_a_page_runs_from_top_to_bottom(page, spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"spark": spark, "__name__": "__page__"}
@@ -58,6 +59,7 @@ def test_sql_of_a_page_runs_on_a_catalog(page, tmp_path):
                 assert connection.execute(statement).description is not None, statement
 
 
+@pytest.mark.slow
 def test_the_plain_sql_for_a_state_gives_that_of_every_checkpoint_and_savepoint(spark, tmp_path):
     """Not only those of the page: new bases of some groups, groups that became empty, several change sets, a savepoint."""
     import holdfast

@@ -156,7 +156,7 @@ def bare_python(path: Path) -> str:
 
 
 @spark_group
-@pytest.mark.parametrize("upload", ["native", "streamed"])
+@pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_executors_with_the_wrong_python_are_told_with_the_remedy(spark, catalog, tmp_path: Path, monkeypatch, upload) -> None:
     """Spark notes the interpreter when a session starts; here is a session that was started with another."""
     with catalog.coordinate("flights", upload=upload) as job:
@@ -193,7 +193,7 @@ class FullStorage(LocalStorage):
 
 
 @spark_group
-@pytest.mark.parametrize("upload", ["native", "streamed"])
+@pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_a_disk_that_is_full_in_a_task_is_told_with_the_remedy_and_may_be_tolerated(spark, catalog, upload) -> None:
     with catalog.coordinate("flights", upload=upload, tolerated_failures=1) as job:
         storage, job._storage = job._storage, FullStorage(Path(catalog.address))

@@ -86,8 +86,8 @@ class Boom(Exception):
     pass
 
 
-@pytest.mark.parametrize("upload", ["native", "streamed"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("upload", ["streamed", pytest.param("native", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_any_sequence_reads_back_as_a_dict_would(spark, tmp_path, seed, upload):
     with holdfast.open(tmp_path / "catalog", create=True) as catalog:
         story = Story(spark, catalog, seed)

@@ -60,7 +60,9 @@ def rows(spark, count=ROWS):
     )
 
 
-@pytest.fixture(scope="module", params=[NativeVehicle(), StreamedVehicle()], ids=["native", "streamed"])
+@pytest.fixture(
+    scope="module", params=[NativeVehicle(), pytest.param(StreamedVehicle(), marks=pytest.mark.slow)], ids=["native", "streamed"]
+)
 def savepoint(request, spark, tmp_path_factory):
     storage = LocalStorage(tmp_path_factory.mktemp("savepoint"))
     with session_settings(spark, {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.enabled": "false"}):

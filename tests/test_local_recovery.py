@@ -7,8 +7,9 @@ import pytest
 import holdfast
 from holdfast.writers.directory_reader import directory_reader
 from tests.support.faults import Faults
+from tests.support.faulty_storage import FaultyStorage
 from tests.support.front_door import LARGE
-from tests.support.vanishing import VanishingFiles, assert_deleting_changes_nothing
+from tests.support.vanishing import VanishingFiles, assert_deleting_changes_nothing, delete_all
 from tests.support.world import World
 from tests.test_directories import JOB, STATE, files_in, snapshot
 
@@ -123,3 +124,54 @@ def test_deleting_all_of_the_working_directory_at_any_call_changes_no_result(bas
 
     assert scene(Faults()) == [files_in(place) for place in places for _ in range(2)]
     assert assert_deleting_changes_nothing(scene, base) > 60
+
+
+def test_a_restore_into_tmp_that_is_deleted_at_any_call_is_whole_or_begins_again(base: Path, tmp_path: Path) -> None:
+    """Whole, though files of it were there already when all was deleted: it is looked at before it is called restored."""
+    place = snapshot(tmp_path / "in", **{f"_{i}": b"%d" % i * 100 for i in range(4)})
+    (place / "deep").mkdir()
+    (place / "deep" / "LOG").write_bytes(LARGE)
+    owner = World().process()
+    job = owner.coordinate()
+    with job.checkpoint() as checkpoint:
+        checkpoint.write_directory(STATE, place)
+    latest = job.latest()
+    assert latest is not None
+    faults = Faults()
+    storage = FaultyStorage(owner.storage, faults)
+    reader = directory_reader(latest.manifest, latest.manifest.states[0], storage, owner.environment)
+    for call in range(1, 40):
+        with process(base, local_recovery=False, files=VanishingFiles(faults)) as working:
+            delete_all(working.path / "blobStorage")
+            target, n = working.tmp / "store", call + faults.calls
+
+            def vanish(at: int, *_: str, n: int = n, path: Path = working.path) -> None:
+                if at == n:
+                    delete_all(path)
+
+            faults.on_call = vanish
+            found = reader.restore(target, subtask=0, working_directory=working)
+            faults.on_call = None
+            if target.exists():  # it was not deleted after it was there
+                assert files_in(target) == files_in(place)
+                assert found.files == len(files_in(place))
+
+
+def test_a_snapshot_by_a_function_lies_in_tmp_and_goes_after_the_upload(job, base: Path) -> None:
+    taken: list[Path] = []
+
+    def take(to: str) -> None:
+        taken.append(snapshot(Path(to), _1=LARGE))
+
+    with process(base) as working, job.checkpoint() as checkpoint:
+        checkpoint.write_directory(STATE, take, working_directory=working)
+        assert taken[0].is_relative_to(working.path / "tmp")
+    assert not taken[0].exists()
+
+
+def test_a_closed_working_directory_takes_nothing_more(job, base: Path) -> None:
+    with process(base) as working:
+        pass
+    with pytest.raises(holdfast.RefusedError, match="is closed, and may be another process's by now"), job.checkpoint() as checkpoint:
+        checkpoint.write_directory(STATE, lambda to: snapshot(Path(to), _1=LARGE), working_directory=working)
+    assert not (base / "tm_7" / "tmp").exists()

@@ -56,7 +56,7 @@ def overtaken(address: str, file: str):
     return run
 
 
-@pytest.mark.parametrize("upload", ["native", "streamed"])
+@pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_a_write_whose_expired_attempts_files_go_fails_the_attempt_and_not_the_application(spark, tmp_path: Path, upload) -> None:
     opened = holdfast.open(tmp_path / "catalog", create=True)
     late = tmp_path / "late"

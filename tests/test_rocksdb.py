@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from rocksdict import Options
+from rocksdict import Options, Rdict
 
 import holdfast
 from holdfast.catalog import murmur3
@@ -112,11 +112,55 @@ def test_a_job_rescales_through_a_savepoint_with_an_adapter(spark, catalog, tmp_
                 assert {group_of(key) for key in part} <= {*groups}
                 found |= part
                 checkpoint.write_directory(STATE, place, subtask=subtask, key_groups=groups)
+        with pytest.raises(holdfast.UsageError, match=r"give key_groups=holdfast.groups_of\(subtask, parallelism, 16\), or range\(16\)"):
+            latest.restore_directory(STATE, tmp_path / "no", subtask=1, adapter=ADAPTER)
         assert found == everything
         assert job.latest().directories(STATE).subtasks == 3
         with pytest.raises(holdfast.RefusedError, match="is_key_group_aware is false"):
             job.latest().restore_directory(STATE, tmp_path / "no", subtask=0, key_groups=range(GROUPS), adapter=ADAPTER)
     assert_catalog_sound(catalog)
+
+
+@pytest.mark.xdist_group("spark")
+def test_every_byte_of_a_store_in_a_savepoint_is_verified_before_it_is_built(spark, catalog, tmp_path: Path) -> None:
+    ADAPTER.build(str(tmp_path / "db"), entries(0, 50).items())
+    with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
+        with job.checkpoint() as checkpoint:
+            checkpoint.write_directory(STATE, tmp_path / "db", key_groups=range(GROUPS))
+        savepoint = job.savepoint("one", stores={STATE: ADAPTER}, target=tmp_path / "out", spark=spark)
+    [file] = [Path(savepoint.path) / file.path for file in savepoint.manifest.files.values()]
+    data = file.read_bytes()
+    for at in (4, len(data) // 3, len(data) // 2):
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(holdfast.DamagedFileError, match=file.name):
+            savepoint.restore_directory(STATE, tmp_path / "back", key_groups=range(GROUPS), adapter=ADAPTER)
+        assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.xdist_group("spark")
+def test_a_key_of_another_subtask_or_of_nobody_is_refused_by_a_savepoint_in_rows(spark, catalog, tmp_path: Path) -> None:
+    ADAPTER.build(str(tmp_path / "db"), entries(0, 50).items())
+    with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
+        with job.checkpoint() as checkpoint:
+            for subtask in range(2):
+                checkpoint.write_directory(STATE, tmp_path / "db", subtask=subtask)
+        with pytest.raises(holdfast.RefusedError, match="was written by 2 subtasks without key_groups"):
+            job.savepoint("no ranges", stores={STATE: ADAPTER}, spark=spark)
+        with job.checkpoint() as checkpoint:
+            for subtask in range(2):
+                checkpoint.write_directory(STATE, tmp_path / "db", subtask=subtask, key_groups=holdfast.groups_of(subtask, 2, GROUPS))
+        with pytest.raises(Exception, match="keys that are not of its key groups 0 to 7"):
+            job.savepoint("both have all", stores={STATE: ADAPTER}, spark=spark)
+        with pytest.raises(holdfast.UsageError, match="is no adapter"):
+            job.savepoint("the class", stores={STATE: holdfast.RocksDBAdapter}, spark=spark)
+
+
+def test_a_store_of_python_objects_is_refused_for_raw_it_would_be_garbage(tmp_path: Path) -> None:
+    database = Rdict(str(tmp_path / "db"))
+    database["x"] = 1
+    database.close()
+    with pytest.raises(holdfast.UsageError, match=r"has Python objects \(raw_mode=False\)"):
+        list(ADAPTER.entries(str(tmp_path / "db")))
 
 
 @pytest.mark.xdist_group("spark")

@@ -7,6 +7,7 @@ import pytest
 from tests.soak import soak
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost_and_nothing_is_left_when_writer_and_vacuum_are_killed_at_random(tmp_path: Path) -> None:
     tally = soak(rounds=30, seed=2013, directory=tmp_path)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from holdfast.catalog.types import (
     StoredFile,
 )
 from holdfast.writers.directory_acks import encode_ack
-from holdfast.writers.directory_files import LocalFile, files_of
+from holdfast.writers.directory_files import SnapshotFile, files_of
 from holdfast.writers.directory_local import keep_copies
 from holdfast.writers.increments import ParentState
 from holdfast.writers.upload import UploadContext
@@ -88,12 +89,14 @@ class DirectoryWriter:
         """Begin to upload one subtask's snapshot, beside the caller; `upload.ack()` waits for it and gives what the driver needs.
 
         `snapshot` is the directory of one, which stays as it is until then; or a function that takes one into the path that it is called
-        with (`Checkpoint(db).create_checkpoint`), whose time is told as `sync_ms`, and whose directory is removed afterwards.
+        with (`Checkpoint(db).create_checkpoint`), whose time is told as `sync_ms`, and whose directory is removed afterwards. That path is
+        in `tmp` of the working directory, else in the system's temporary directory: on another volume than the store's, it is a copy.
         Of `key_groups`, the store has just these: its directory is one handle for them, which can be restored only for them.
         The `working_directory` of this process keeps local copies of what was uploaded, by hard links, where a restart finds them.
         Raises UsageError: this is no snapshot, no subtask, no range of key groups of the job.
         """
         share = Share.of(subtask, key_groups, self.context.max_parallelism)
+        _require_places(snapshot, working_directory)
         taken = self._taken(snapshot, working_directory)
         try:
             return self._begin(taken, share)
@@ -129,7 +132,7 @@ class DirectoryWriter:
         ]
         return DirectoryUpload(self, share, taken, uploads, began)
 
-    def _upload(self, file: LocalFile, known: "tuple[Chunk, StoredFile] | None", share: Share, label: str) -> "_Uploaded":
+    def _upload(self, file: SnapshotFile, known: "tuple[Chunk, StoredFile] | None", share: Share, label: str) -> "_Uploaded":
         """A file as a chunk: the parent's, if it has the very bytes."""
         began = self.environment.monotonic_s()
         try:
@@ -137,14 +140,15 @@ class DirectoryWriter:
                 with open(file.path, "rb") as source:
                     sha256 = hashlib.file_digest(source, "sha256").hexdigest()
                 if sha256 == known[1].sha256:
-                    return _Uploaded(known[0], None, digest_s=self.environment.monotonic_s() - began)
-            return self._uploaded(file, share, label)
+                    ended = self.environment.monotonic_s()
+                    return _Uploaded(known[0], None, digest_s=ended - began, ended_s=ended)
+            return replace(self._uploaded(file, share, label), ended_s=self.environment.monotonic_s())
         except FileNotFoundError as error:
             if file.path.exists():
                 raise
             raise _changed(file, "is gone") from error
 
-    def _uploaded(self, file: LocalFile, share: Share, label: str) -> "_Uploaded":
+    def _uploaded(self, file: SnapshotFile, share: Share, label: str) -> "_Uploaded":
         context = self.context
         inline = None
         file_id = paths.file_id(context.attempt, label, 0)
@@ -184,6 +188,7 @@ class DirectoryUpload:
     ) -> None:
         self._writer, self._share, self._taken, self._uploads, self._began_s = writer, share, taken, uploads, began_s
         self._ack: Ack | None = None
+        weakref.finalize(self, taken.remove)  # of a task that failed before it waited
 
     def ack(self) -> bytes:
         """Wait until every file is digested and durable; what the driver gives to `checkpoint.acknowledge`.
@@ -215,7 +220,7 @@ class DirectoryUpload:
         self._taken.remove()
 
     def _acked(self, uploaded: "Sequence[_Uploaded]") -> Ack:
-        context, environment = self._writer.context, self._writer.environment
+        context = self._writer.context
         files = tuple(each.file for each in uploaded if each.file is not None)
         chunks = tuple(each.chunk for each in uploaded)
         reused = sum(each.chunk.length_bytes for each in uploaded if not paths.is_of(context.attempt, each.chunk.file_id))
@@ -230,7 +235,7 @@ class DirectoryUpload:
             metrics=CheckpointMetrics(
                 bytes_written=sum(chunk.length_bytes for chunk in chunks) - reused,
                 bytes_reused=reused,
-                upload_ms=round((environment.monotonic_s() - self._began_s) * 1000),
+                upload_ms=round((max(each.ended_s for each in uploaded) - self._began_s) * 1000),
                 digest_ms=round(sum(each.digest_s for each in uploaded) * 1000),
                 sync_ms=self._taken.sync_ms,
             ),
@@ -256,6 +261,17 @@ class _Uploaded:
     chunk: Chunk
     file: StoredFile | None  # None: it is inline, or the parent's
     digest_s: float = field(default=0.0, kw_only=True)
+    ended_s: float = field(default=0.0, kw_only=True)
+
+
+def _require_places(snapshot: object, working: object) -> None:
+    """Raises UsageError for what is neither a directory's path nor a function, or no working directory."""
+    if not callable(snapshot) and not (isinstance(snapshot, str | os.PathLike) and os.fspath(snapshot)):
+        msg = f"{snapshot!r} is no snapshot: give the path of its directory, or the function that takes one"
+        raise UsageError(msg)
+    if working is not None and not isinstance(working, WorkingDirectory):
+        msg = f"working_directory={working!r} is none: give what holdfast.working_directory(...) returned in this process"
+        raise UsageError(msg)
 
 
 def _digested(data: bytes, file_id: FileId) -> StoredFile:
@@ -284,7 +300,7 @@ def _known(parent: ParentState | None, share: Share) -> dict[str, tuple[Chunk, S
     }
 
 
-def _changed(file: LocalFile, how: str) -> HoldfastError:
+def _changed(file: SnapshotFile, how: str) -> HoldfastError:
     msg = (
         f"{file.path} {how}: the directory was changed while it was uploaded. Give a snapshot that the store leaves alone, or the "
         "function that takes one"

@@ -14,7 +14,7 @@ IMMUTABLE = ("*.sst", "*.ldb", "*.blob")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalFile:
+class SnapshotFile:
     """A file of a snapshot: its path, its name within the directory ("/" between the parts), its size, and whether it ever changes."""
 
     path: Path
@@ -23,7 +23,7 @@ class LocalFile:
     is_immutable: bool
 
 
-def files_of(directory: Path, immutable: Sequence[str]) -> list[LocalFile]:
+def files_of(directory: Path, immutable: Sequence[str]) -> list[SnapshotFile]:
     """Every file below a directory, in the order of their names; directories without files are not told.
 
     Raises UsageError: it is no directory, or goes meanwhile; or has links, devices, or names that are no text, which a restore could not
@@ -40,7 +40,7 @@ def files_of(directory: Path, immutable: Sequence[str]) -> list[LocalFile]:
         )
         raise UsageError(msg) from error
     return [
-        LocalFile(path=path, name=name, size_bytes=size_bytes, is_immutable=_is_immutable(name, immutable))
+        SnapshotFile(path=path, name=name, size_bytes=size_bytes, is_immutable=_is_immutable(name, immutable))
         for path, name, size_bytes in found
     ]
 
@@ -49,6 +49,9 @@ def require_patterns(patterns: object) -> tuple[str, ...]:
     """The patterns of names themselves. Raises UsageError for what is no collection of texts."""
     if isinstance(patterns, str) or not isinstance(patterns, Sequence) or not all(isinstance(each, str) for each in patterns):
         msg = f"immutable={patterns!r} is no list of patterns: give those of the files that the store never changes, as ['*.sst']"
+        raise UsageError(msg)
+    if any("/" in each for each in patterns):
+        msg = f"immutable={patterns!r}: a pattern is of a file's own name, in whichever directory, and has no '/'"
         raise UsageError(msg)
     return tuple(patterns)
 

@@ -1,5 +1,7 @@
 """What the working directory of a process does for embedded stores: copies of what was written, and files that need not come from afar."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -11,7 +13,11 @@ from holdfast.writers.local_state import LocalShare, LocalSlot
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.working_directory import WorkingDirectory
 
-TRIES = 3  # to use a cached file that somebody deletes meanwhile
+TRIES = 3  # with files that somebody deletes meanwhile
+
+
+class NotThereError(Exception):
+    """Storage has no file of this path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,16 @@ def keep_copies(working: WorkingDirectory, context: UploadContext, ack: Ack, sna
     working.local_state.retain(slot, {slot.checkpoint_id} if parent_id is None else {slot.checkpoint_id, parent_id})
 
 
+@contextmanager
+def present(directory: Path) -> Iterator[None]:
+    """Whatever is missing in the block is missing because somebody deleted this directory, or from it. Raises WorkingDirectoryError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        msg = f"{directory} was deleted, in part or whole, while it was filled: restore again, to a place where nobody deletes"
+        raise WorkingDirectoryError(msg) from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where the files of one subtask's directory come from: a local copy whose digest holds, else the cache, else the catalog's storage."""
@@ -51,7 +67,8 @@ class Source:
     def bring(self, chunk: Chunk, path: str, place: Path) -> Brought:
         """Make the file at `place`, every byte verified.
 
-        Raises FileNotFoundError if storage has no such file, DamagedFileError if it has other bytes.
+        Raises NotThereError if storage has no such file, DamagedFileError if it has other bytes, WorkingDirectoryError if the directory
+        that is filled is gone.
         """
         expected = Digest(size_bytes=chunk.length_bytes, sha256=chunk.sha256)
         if self.working is not None:
@@ -60,12 +77,20 @@ class Source:
                 return Brought(local_bytes=expected.size_bytes)
             if (cached := self._bring_cached(chunk, path, place, expected)) is not None:
                 return cached
-        with self.storage.open_stream(path) as source, open(place, "xb") as target:
-            found = copy_stream(source, target)
+        with present(place), open(place, "xb") as target:
+            found = self._fetched(path, target)
         if found != expected:
             msg = f"{path} does not have the digest that was committed"
             raise DamagedFileError(msg)
         return Brought(remote_bytes=found.size_bytes)
+
+    def _fetched(self, path: str, target: BinaryIO) -> Digest:
+        """Raises NotThereError: FileNotFoundError is of this machine's own disk here."""
+        try:
+            with self.storage.open_stream(path) as source:
+                return copy_stream(source, target)
+        except FileNotFoundError as error:
+            raise NotThereError(path) from error
 
     def _bring_cached(self, chunk: Chunk, path: str, place: Path, expected: Digest) -> Brought | None:
         """By the cache, which keeps what stores never change; None if this disk does not take it."""
@@ -75,8 +100,7 @@ class Source:
 
         def fetch(target: BinaryIO) -> None:
             nonlocal fetched
-            with self.storage.open_stream(path) as source:
-                fetched += copy_stream(source, target).size_bytes
+            fetched += self._fetched(path, target).size_bytes
 
         try:
             for _ in range(TRIES):

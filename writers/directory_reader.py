@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import AlreadyExistsError, DamagedFileError, NotFoundError, RefusedError
+from holdfast.catalog.errors import AlreadyExistsError, DamagedFileError, NotFoundError, RefusedError, WorkingDirectoryError
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.paths import require_relative
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import CheckpointId, Chunk, JobId, StateInfo, StoredFile
-from holdfast.writers.directory_local import Brought, Source
+from holdfast.writers.directory_local import TRIES, Brought, NotThereError, Source, present
 from holdfast.writers.local_state import LocalShare
 from holdfast.writers.working_directory import WorkingDirectory
 
@@ -81,18 +81,29 @@ class DirectoryReader:
             RefusedError: `key_groups` are not those that the store was written with: it is not key-group aware.
             AlreadyExistsError: there is something at `to`.
             DamagedFileError: a file is missing or has other bytes than were committed.
+            WorkingDirectoryError: somebody deletes what is restored, again and again.
         """
         chunks = self._of(subtask)
         self._require_range(subtask, key_groups)
         self._require_names(chunks)
-        with new_directory(to, self.environment) as draft:
-            return self._bring(chunks, draft, self._source(subtask, working_directory))
+        source = self._source(subtask, working_directory)
+        for left in reversed(range(TRIES)):
+            try:
+                with new_directory(to, self.environment) as draft:
+                    return self._bring(chunks, draft, source)
+            except WorkingDirectoryError:
+                if not left:
+                    raise
+        raise AssertionError
 
     def _source(self, subtask: int, working: WorkingDirectory | None) -> Source:
         share = LocalShare(catalog_id=self.storage.address, job_id=self.job_id, operator=self.operator, state=self.state, subtask=subtask)
         return Source(storage=self.storage, working=working, share=share)
 
     def _bring(self, chunks: list[Chunk], draft: Path, source: Source) -> RestoredDirectory:
+        with present(draft):
+            for directory in sorted({(draft / str(chunk.name)).parent for chunk in chunks} - {draft}):
+                directory.mkdir(parents=True, exist_ok=True)
         begun = [self.environment.start(partial(self._bring_file, chunk, draft, source)) for chunk in chunks]
         try:
             brought = [one.result() for one in begun]
@@ -100,6 +111,9 @@ class DirectoryReader:
             for one in begun:
                 if not one.cancel():
                     one.exception()  # nothing is written any more when this returns
+        with present(draft):  # it may have been deleted, in part or whole, behind the threads that filled it
+            sizes = [(draft / str(chunk.name)).stat().st_size for chunk in chunks]
+        assert sizes == [chunk.length_bytes for chunk in chunks]
         return RestoredDirectory(
             files=len(chunks),
             remote_bytes=sum(each.remote_bytes for each in brought),
@@ -110,14 +124,14 @@ class DirectoryReader:
     def _bring_file(self, chunk: Chunk, draft: Path, source: Source) -> Brought:
         assert chunk.name is not None
         place = draft / chunk.name
-        place.parent.mkdir(parents=True, exist_ok=True)
         if chunk.inline is not None:
-            place.write_bytes(chunk.inline)  # verified with the manifest
+            with present(draft):
+                place.write_bytes(chunk.inline)  # verified with the manifest
             return Brought()
         path = self.files[chunk.file_id].path
         try:
             return source.bring(chunk, path, place)
-        except FileNotFoundError as error:
+        except NotThereError as error:
             raise self._damaged(chunk, f"{path} is missing: the checkpoint was dropped meanwhile, or the file is lost") from error
         except DamagedFileError as error:
             raise self._damaged(chunk, f"{path} does not have the digest that was committed") from error
@@ -190,7 +204,8 @@ def new_directory(to: str | os.PathLike[str], environment: Environment) -> Itera
     try:
         yield draft
         try:
-            draft.rename(target)
+            with present(draft):
+                draft.rename(target)
         except OSError:
             _require_free(target)  # somebody else was faster
             raise

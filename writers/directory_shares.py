@@ -56,6 +56,10 @@ class DirectoryShares:
 
     def take(self, acks: Iterable[object]) -> None:
         """Take what tasks acknowledged; of two for one share, one wins. Raises UsageError for what is no ack of this state here."""
+        given_acks: object = acks
+        if not isinstance(given_acks, Iterable) or isinstance(given_acks, str | bytes):
+            msg = f"{type(acks).__name__} is no list of acknowledgements of {self._what}: give those of all its tasks together"
+            raise UsageError(msg)
         for given in acks:
             ack = decode_ack(given)
             context = self.writer.context
@@ -86,7 +90,7 @@ class DirectoryShares:
             )
             raise RefusedError(msg)
         acks = [self._acks[subtask] for subtask in sorted(self._acks)]
-        _require_apart(acks, self._what)
+        _require_all_groups(acks, self.writer.context.max_parallelism, self._what)
         context, chunks = self.writer.context, chunks_of(acks)
         info = StateInfo(operator=context.operator, state=context.state, format=DIRECTORY, total_bytes=bytes_of(chunks))
         return Written(acks=(*acks, *map(_unused, self._late)), info=info, content=chunks)
@@ -148,12 +152,22 @@ def _unused(ack: Ack) -> Ack:
     return replace(without_chunks(ack), metrics=replace(ack.metrics, bytes_reused=0))
 
 
-def _require_apart(acks: Sequence[Ack], what: str) -> None:
-    """Each key group is in one directory: of a group in two, nobody could say which holds."""
+def _require_all_groups(acks: Sequence[Ack], max_parallelism: int, what: str) -> None:
+    """Each key group is in one directory, if any says its own: of one in two nobody could say which holds, and one in none is lost."""
     ranges = sorted((*found, ack.subtask) for ack in acks if (found := _range_of(ack)) is not None)
-    for (_, last, one), (first, _, other) in pairwise(ranges):
+    if not ranges:
+        return
+    advice = "give each subtask its own, holdfast.groups_of(subtask, parallelism, max_parallelism)"
+    if len(ranges) < len(acks):
+        without = next(ack.subtask for ack in acks if _range_of(ack) is None)
+        msg = f"{what}: subtask {without} was written without key groups, and others with: {advice}"
+        raise RefusedError(msg)
+    for (_, last, one), (first, _, other) in pairwise([(-1, -1, None), *ranges, (max_parallelism, max_parallelism, None)]):
         if first <= last:
-            msg = f"{what}: subtasks {one} and {other} both have key group {first}: give each its own, holdfast.groups_of(subtask, ...)"
+            msg = f"{what}: subtasks {one} and {other} both have key group {first}: {advice}"
+            raise RefusedError(msg)
+        if first > last + 1:
+            msg = f"{what}: no subtask has key group {last + 1}, and the job has {max_parallelism} of them: {advice}"
             raise RefusedError(msg)
 
 

@@ -151,7 +151,7 @@ class SavepointWriter:
         paths.require_name(name, "a savepoint")
         token = AttemptToken(self.environment.new_id())
         source = self._source(ref, token, name)
-        require_stores(self.stores, source.manifest.states)
+        require_stores(self.stores, source.manifest)
         read_state = self.read_state(source)
         if target is not None:
             require_outside_catalogs(target)
@@ -307,7 +307,7 @@ def _frame(session: "SparkSession", source: Checkpoint, info: StateInfo, adapter
         return source.read(session, info.state)
     directories = source.directories(info.state)
     assert isinstance(directories, DirectoryReader)
-    return entries_frame(session, directories, adapters[info.state])
+    return entries_frame(session, directories, adapters[info.state], source.manifest.max_parallelism)
 
 
 def _require_rows(source: Checkpoint) -> None:

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.key_groups import require_groups
 from holdfast.catalog.manifest import Manifest
+from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory, new_directory
@@ -71,13 +73,19 @@ class StoreReader:
         key_groups: range | None = None,
         working_directory: WorkingDirectory | None = None,
     ) -> RestoredDirectory:
-        """Build the store of these key groups (None: all) at `to`, which must not exist, or be empty: all of it, verified, or nothing.
+        """Build the store of these key groups at `to`, which must not exist, or be empty: all of it, verified, or nothing.
 
         `subtask` and `working_directory` say nothing here: they are of the directories that the state has once a job wrote it.
-        Raises AlreadyExistsError, DamagedFileError, UsageError (there are no such key groups).
+        Raises AlreadyExistsError, DamagedFileError, UsageError (no key groups are given, or there are no such).
         """
         del subtask, working_directory
-        groups = None if key_groups is None else require_groups(key_groups, self.max_parallelism)
+        if key_groups is None:  # or each of several subtasks would have all keys
+            msg = (
+                f"{self.what} is in the canonical format, of which a store has the keys of its key groups: give "
+                f"key_groups=holdfast.groups_of(subtask, parallelism, {self.max_parallelism}), or range({self.max_parallelism}) for all"
+            )
+            raise UsageError(msg)
+        groups = require_groups(key_groups, self.max_parallelism)
         plan = plan_reading(self.chunks, self.files, self.max_parallelism, groups)
         with new_directory(to, self.environment) as draft:
             require_digests_here(self.storage, plan.parts, {path: size_bytes for path, size_bytes, _ in self.files.values()})
@@ -87,14 +95,14 @@ class StoreReader:
             files = [path for path in draft.rglob("*") if path.is_file()]
         return RestoredDirectory(files=len(files), remote_bytes=plan.size_bytes)
 
-    def _entries(self, paths: Iterable[str], groups: range | None) -> Iterator[tuple[bytes, bytes]]:
+    def _entries(self, paths: Iterable[str], groups: range) -> Iterator[tuple[bytes, bytes]]:
         import pyarrow.dataset as ds
 
         places = [f"{self.storage.address}/{path}" for path in paths]
         if not places:
             return
         group = ds.field(KEY_GROUP_COLUMN)
-        wanted = None if groups is None else (group >= groups.start) & (group < groups.stop)
+        wanted = (group >= groups.start) & (group < groups.stop)
         for batch in ds.dataset(places, format="parquet").to_batches(columns=[KEY, VALUE], filter=wanted):
             yield from zip(batch.column(KEY).to_pylist(), batch.column(VALUE).to_pylist(), strict=True)
 
@@ -120,35 +128,64 @@ def store_reader(manifest: Manifest, info: StateInfo, storage: Storage, environm
     )
 
 
-def entries_frame(spark: "SparkSession", reader: DirectoryReader, adapter: StoreAdapter) -> "DataFrame":
+def entries_frame(spark: "SparkSession", reader: DirectoryReader, adapter: StoreAdapter, max_parallelism: int) -> "DataFrame":
     """The entries of all subtasks' stores, a partition for each, which its task restores to a directory of its own. Lazy."""
     numbers = spark.range(0, reader.subtasks, 1, reader.subtasks)
-    return numbers.mapInArrow(partial(_read_entries, reader, adapter), SPARK_ENTRIES)
+    return numbers.mapInArrow(partial(_read_entries, reader, adapter, max_parallelism), SPARK_ENTRIES)
 
 
-def require_stores(stores: Mapping[str, StoreAdapter] | None, states: Iterable[StateInfo]) -> dict[str, StoreAdapter]:
-    """The adapters by their states. Raises UsageError, which names it, for one that is none, or is of a state without directories."""
-    formats = {info.state: info.format for info in states}
-    for state, adapter in (stores or {}).items():
+def require_stores(stores: Mapping[str, StoreAdapter], manifest: Manifest) -> None:
+    """Raises UsageError, which names it, for an adapter that is none or is of a state without directories; RefusedError for stores of
+    several subtasks that do not say which key groups each has: a key in two of them would be there twice."""
+    formats = {info.state: info.format for info in manifest.states}
+    for state, adapter in stores.items():
         if formats.get(state) != "directory":
             there = ", ".join(repr(name) for name, kind in formats.items() if kind == "directory") or "none"
             msg = f"stores={{{state!r}: ...}}: the checkpoint has no directories of a state {state!r}; it has such of: {there}"
             raise UsageError(msg)
-        if not callable(getattr(adapter, "entries", None)) or not callable(getattr(adapter, "build", None)):
+        is_made = not isinstance(adapter, type)  # the class itself is given easily
+        if not (is_made and callable(getattr(adapter, "entries", None)) and callable(getattr(adapter, "build", None))):
             msg = f"{adapter!r} is no adapter of the store of state {state!r}: it needs methods entries and build (holdfast.StoreAdapter)"
             raise UsageError(msg)
-    return dict(stores or {})
+        shares = {(chunk.subtask, chunk.key_group_from) for chunk in manifest.chunks if chunk.state == state}
+        if len(shares) > 1 and any(first is None for _, first in shares):
+            msg = (
+                f"state {state!r} of checkpoint {manifest.checkpoint_id} of job {manifest.job!r} was written by {len(shares)} subtasks "
+                "without key_groups, so that nobody knows which of them a key belongs to: write it with "
+                "key_groups=holdfast.groups_of(subtask, ...), or take the savepoint without an adapter"
+            )
+            raise RefusedError(msg)
 
 
-def _read_entries(reader: DirectoryReader, adapter: StoreAdapter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_entries(
+    reader: DirectoryReader, adapter: StoreAdapter, max_parallelism: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for subtask in batch.column(0).to_pylist():
             place = Path(tempfile.mkdtemp(prefix="holdfast-store-"))
             try:
                 reader.restore(place / "store", subtask=subtask)
-                yield from _batches(adapter.entries(str(place / "store")))
+                for entries in _batches(adapter.entries(str(place / "store"))):
+                    _require_own(entries, reader, subtask, max_parallelism)
+                    yield entries
             finally:
                 shutil.rmtree(place, ignore_errors=True)
+
+
+def _require_own(entries: pa.RecordBatch, reader: DirectoryReader, subtask: int, max_parallelism: int) -> None:
+    """Raises UsageError for a key of another subtask's groups: it would be found there, or twice."""
+    groups = reader.key_groups(subtask)
+    if groups is None:
+        return
+    found = key_group_of([entries.column(0)], max_parallelism)
+    strange = entries.filter(pc.invert(pc.and_(pc.greater_equal(found, groups.start), pc.less(found, groups.stop))))
+    if strange.num_rows:
+        msg = (
+            f"the store of subtask {subtask} of {reader!r} has {strange.num_rows} keys that are not of its key groups {groups.start} to "
+            f"{groups.stop - 1}, {strange.column(0)[0].as_py()!r} for one: spread keys by pmod(hash(key), {max_parallelism}), "
+            "and keep what belongs to a subtask and no key in a state of its own"
+        )
+        raise UsageError(msg)
 
 
 def _batches(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:

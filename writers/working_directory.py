@@ -51,8 +51,8 @@ class Places:
 class WorkingDirectory:
     """A process's own directory, locked for it until `close` or its end. What `holdfast.working_directory` gives.
 
-    `path` is the directory, `local_state` and `blob_cache` are what lies in it, `files` is the disk. A forked child may go on using them:
-    it does not hold the directory, and its `close` does nothing. Not picklable: a task opens its own.
+    `path` is the directory, `local_state` and `blob_cache` are what lies in it, `files` is the disk. A forked child does not hold it: its
+    `close` does nothing, and it opens one of its own. Not picklable: a task opens its own.
     """
 
     def __init__(self, places: Places, *, local_recovery: bool, blob_limit_bytes: int, environment: Environment, files: LocalFiles) -> None:
@@ -78,7 +78,13 @@ class WorkingDirectory:
 
     @property
     def tmp(self) -> Path:
-        """A directory for what this process needs while it lives; made again if somebody has deleted it."""
+        """A directory for what this process needs while it lives; made again if somebody has deleted it.
+
+        Raises RefusedError after `close`: another process may have the directory.
+        """
+        if self._is_closed:
+            msg = f"{self!r} is closed, and may be another process's by now: open it again"
+            raise RefusedError(msg)
         with _on_disk(self._tmp):
             self.files.make_directory(self._tmp)
         return self._tmp

@@ -46,7 +46,7 @@ def _missing_carried() -> AbstractContextManager[None]:
             carried = tuple(chunk for chunk in (shares.writer.parent.chunks if shares.writer.parent else ()) if chunk.subtask == subtask)
             shares._acks[subtask] = replace(stand_in, subtask=subtask, files=(), chunks=carried)
         assert there is not None
-        with replaced(directory_shares, "_require_apart", lambda acks, what: None):
+        with replaced(directory_shares, "_require_all_groups", lambda acks, max_parallelism, what: None):
             return finish(shares)
 
     return replaced(DirectoryShares, "finish", mutant)
