@@ -15,7 +15,7 @@ from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLed
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, create_marker, read_marker
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.storage_local import enclosing
+from holdfast.catalog.storage_local import enclosing, make_root
 
 _LOG = "_delta_log"
 
@@ -43,6 +43,7 @@ def _create(storage: Storage, environment: Environment) -> Marker:
     _require_free(storage)
     address = f"{storage.address}/{paths.LEDGER}"
     try:
+        make_root(storage.address)
         ledger = DeltaLedger.create(address, catalog_id=environment.new_id())
     except AlreadyExistsError:
         ledger = _take_over(address)

@@ -47,7 +47,10 @@ class Storage(Protocol):
         """The root as engines (Spark, DuckDB, deltalake) take it: a path or URL without a trailing slash."""
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new object and make it durable, name and new directories included. Never replaces one: raises FileExistsError."""
+        """Write a new object and make it durable, name and new directories included. Never replaces one: raises FileExistsError.
+
+        Raises AddressError where the root itself is missing, and makes none: this host does not see it.
+        """
 
     def create_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
         """As `create`, for bytes that come in pieces: durable when the block ends well, absent (best effort) when it raises."""

@@ -5,6 +5,8 @@ all, and never replaces another. Writing in place would be simpler, but a marker
 everybody out after a crash, and a second process would read it half written. Hard links are no new demand: delta-rs makes its
 commits exclusive in the same way. What a crash leaves is `<path>.<random>.tmp`, which carries the attempt's token as the path does.
 
+A root is made by `make_root` alone, where a catalog or a copy is begun. Where it is missing later, this host does not see the file system.
+
 Every call that promises durability syncs all directories up to the root, each time. A memory of "synced already" would be
 wrong whenever another process has made a directory and not yet synced it, or removed one and made it again.
 """
@@ -13,6 +15,7 @@ import errno
 import hashlib
 import os
 import re
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -46,6 +49,18 @@ def enclosing(address: str) -> Iterator["LocalStorage"]:
     """The storages at the directories that this address lies in, nearest first; links on the way are followed."""
     for parent in Path(os.path.realpath(open_storage(address).address)).parents:
         yield LocalStorage(parent)
+
+
+def make_root(address: str) -> None:
+    """Make the directory at this address durably, if it is not there. Only for what is begun: nothing else ever makes a root.
+
+    Raises OSError where it cannot be made.
+    """
+    root = open_storage(address).root
+    missing = [directory for directory in (root, *root.parents) if not directory.exists()]
+    root.mkdir(parents=True, exist_ok=True)
+    for directory in missing:
+        _sync_directory(directory.parent)
 
 
 def _path_of_text(text: str) -> str:
@@ -90,8 +105,7 @@ class LocalStorage:
     @contextmanager
     def create_stream(self, path: str) -> Iterator[BinaryIO]:
         target = self._place(path)
-        self._make_root()
-        target.parent.mkdir(parents=True, exist_ok=True)
+        self._make_directory(target.parent)
         # The name decides nothing: it only must not be anybody else's, so its randomness is not a port.
         draft = target.with_name(draft_name(target.name, os.urandom(4).hex()))
         stream = draft.open("xb")
@@ -182,12 +196,18 @@ class LocalStorage:
         with file:
             yield file
 
-    def _make_root(self) -> None:
-        missing = [directory for directory in (self.root, *self.root.parents) if not directory.exists()]
-        if missing:
-            self.root.mkdir(parents=True, exist_ok=True)
-            for directory in missing:
-                _sync_directory(directory.parent)
+    def _make_directory(self, directory: Path) -> None:
+        """Make a directory below the root, never the root: a host that lacks the mount would write to a disk of its own."""
+        if directory.is_dir():
+            return
+        if directory == self.root:
+            msg = (
+                f"{self.root} is no directory on host {socket.gethostname()}: it was removed, or this host does not see the catalog's file "
+                "system. Mount it on every host of the session at the same path, then write again; nothing was written here"
+            )
+            raise AddressError(msg)
+        self._make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
 
     def _way_up(self, directory: Path) -> Iterator[Path]:
         """The directory, its parent, and so on up to the root."""

@@ -118,7 +118,7 @@ class Catalog:
         `max_parallelism` is fixed when the job is registered: if not given, that of what it starts from, else 128, or more by Flink's
         rule for a Spark session of more than 85 cores.
         `chain` bounds the change sets above a base. `on_end` says which outcomes of the job drop its checkpoints.
-        `upload` is "native" (Spark's writer; every host must share the file system) or "streamed" (one upload for each task).
+        `upload` is "native" (Spark's writer) or "streamed" (one upload for each task); every host must share the file system.
         `checkpoint_timeout_s` (None: no limit) is how long the block of a checkpoint may take before its attempt is ended, and
         `tolerated_failures` how many checkpoints in a row may fail before one raises: see `Coordinator.checkpoint`.
         Raises:

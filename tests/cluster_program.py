@@ -9,14 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.catalog.errors import DamagedFileError
-from holdfast.catalog.storage_local import LocalStorage
 from holdfast.writers.increments import chunks_of
 from holdfast.writers.spark_files import state_info
 from holdfast.writers.spark_native import NativeVehicle
 from holdfast.writers.spark_read import read_state
 from holdfast.writers.spark_streamed import StreamedVehicle
 from holdfast.writers.upload import Vehicle
-from tests.spark_support import build_session, context_for, file_rows, row_texts
+from tests.spark_support import build_session, context_for, file_rows, new_storage, row_texts
 
 
 def process_id(batches):
@@ -35,7 +34,7 @@ def die_once(marker, batches):
 
 def run(root: Path) -> dict[str, object]:
     spark = build_session("local-cluster[2,1,1024]")
-    storage = LocalStorage(root)
+    storage = new_storage(root)
     found: dict[str, object] = {}
     vehicles: list[Vehicle] = [NativeVehicle(), StreamedVehicle()]
     for call, vehicle in enumerate(vehicles):

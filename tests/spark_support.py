@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage_local import LocalStorage, make_root
 from holdfast.catalog.types import AttemptToken, CheckpointId, CheckpointMetaData, JobId, Role
 from holdfast.demo.sessions import YOUNG_JVM
 from holdfast.writers.upload import UploadContext
@@ -65,6 +65,12 @@ def session_settings(spark, values):
     finally:
         for name, value in before.items():
             spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+def new_storage(root: Path) -> LocalStorage:
+    """The storage of a root that is made."""
+    make_root(str(root))
+    return LocalStorage(root)
 
 
 def context_for(

@@ -37,6 +37,15 @@ class AnalysisException(FakeSparkError):
     __module__ = "pyspark.errors.exceptions.captured"
 
 
+class NumberFormatException(FakeSparkError):
+    __module__ = "pyspark.errors.exceptions.captured"
+
+
+WORKER = 'Traceback (most recent call last):\n  File "/opt/pyspark.zip/pyspark/worker.py", line 9, in main\n    process()\n'
+OURS = '  File "/opt/site-packages/holdfast/writers/directories.py", line 9, in wait\n    self.cancel()\n'
+THEIRS = '  File "/home/jobs/directories.py", line 9, in fit\n    go()\n'
+
+
 # ---- texts -------------------------------------------------------------------------------------------------------------------
 
 
@@ -72,12 +81,46 @@ def test_an_error_of_a_task_says_what_to_do(text: str, kind: type[Exception], sa
         PermissionError(errno.EACCES, "Permission denied", "/other/input"),
         OSError(errno.EIO, "Input/output error"),
         ValueError("No space left on device, says a function of the user's"),
+        NumberFormatException("[CAST_INVALID_INPUT] The value 'No space left on device' cannot be cast to INT"),
+        PythonException(f"{WORKER}{THEIRS}ModuleNotFoundError: No module named 'sklearn'"),
+        PythonException(f"{WORKER}{THEIRS}ValueError: ClassNotFoundException"),
+        PythonException(f"{WORKER}{THEIRS}OSError: [Errno 28] No space left on device"),
+        FakeSparkError(f"Job aborted: org.apache.spark.api.python.PythonException: {WORKER}{THEIRS}KeyError: 'Cannot run program'"),
+        PythonException(f"{WORKER}{OURS}{THEIRS}ModuleNotFoundError: No module named 'sklearn'"),
         holdfast.RetryError("the ledger: No space left on device"),
     ],
     ids=repr,
 )
 def test_what_has_another_meaning_comes_out_as_it_is(error: Exception) -> None:
     assert explained(error, WHAT, ROOT) is error
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        (f"{WORKER}ModuleNotFoundError: No module named 'holdfast'", holdfast.EngineSetupError, "lacks the module 'holdfast': install it"),
+        (f"{WORKER}{OURS}ModuleNotFoundError: No module named 'rocksdict'", holdfast.EngineSetupError, "lacks the module 'rocksdict'"),
+        (f"{WORKER}{THEIRS}{OURS}OSError: [Errno 28] No space left on device", holdfast.StorageFullError, "a disk is full"),
+        (f"{WORKER}{OURS}holdfast.catalog.errors.AddressError: /x is no directory on host h", holdfast.AddressError, "no effect: /x is no"),
+        (
+            f"{WORKER}{OURS}holdfast.catalog.errors.StorageFullError: a, in /x: full",
+            holdfast.StorageFullError,
+            "no effect: a, in /x: full$",
+        ),
+    ],
+)
+def test_a_failure_of_python_in_our_own_frames_or_at_its_start_says_what_to_do(text: str, kind: type[Exception], said: str) -> None:
+    told = explained(PythonException(text), WHAT, ROOT)
+    assert type(told) is kind
+    assert re.search(said, str(told)), str(told)
+
+
+def test_an_upload_of_directories_in_a_task_may_be_tolerated_unless_its_own_error_says_that_the_call_is_wrong() -> None:
+    for ours in (OURS, OURS.replace("directories", "stores"), OURS.replace("directories", "directory_shares")):
+        assert is_of_spark(PythonException(f"{WORKER}{THEIRS}{ours}OSError: gone"))
+    assert is_of_spark(PythonException(f"{WORKER}{THEIRS}{OURS}holdfast.catalog.errors.StorageFullError: full"))
+    assert not is_of_spark(PythonException(f"{WORKER}{THEIRS}{OURS}holdfast.catalog.errors.UsageError: no subtask"))
+    assert not is_of_spark(PythonException(f"{WORKER}{THEIRS}OSError: gone"))
 
 
 def test_a_failure_of_the_users_own_functions_is_none_of_sparks() -> None:
@@ -190,6 +233,21 @@ class FullStorage(LocalStorage):
 
     def make_durable(self, path: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self.root}/{path}")
+
+
+@spark_group
+def test_a_host_that_lacks_the_root_is_told_and_a_wrong_value_is_no_full_disk(spark, catalog, tmp_path: Path) -> None:
+    """Both were tolerated, or worse: the task made the root on its own disk, and the checkpoint was committed."""
+    with catalog.coordinate("flights", upload="streamed", tolerated_failures=1) as job:
+        storage, job._storage = job._storage, LocalStorage(tmp_path / "unmounted")
+        with pytest.raises(holdfast.AddressError, match="no effect: .*unmounted is no directory on host"), job.checkpoint() as cp:
+            cp.write("s", spark.range(10), key=["id"])
+        assert not (tmp_path / "unmounted").exists()
+        job._storage = storage
+        wrong = spark.range(2).selectExpr("id", "CAST(concat('No space left on device', id) AS INT) AS x")
+        with pytest.raises(Exception, match="CAST_INVALID_INPUT") as raised, job.checkpoint() as cp:
+            cp.write("s", wrong, key=["id"])
+        assert not isinstance(raised.value, holdfast.HoldfastError)
 
 
 @spark_group

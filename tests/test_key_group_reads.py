@@ -13,7 +13,7 @@ from holdfast.writers.spark_files import state_info
 from holdfast.writers.spark_native import NativeVehicle
 from holdfast.writers.spark_read import read_state
 from holdfast.writers.spark_streamed import StreamedVehicle
-from tests.spark_support import context_for, file_rows, row_texts, session_settings
+from tests.spark_support import context_for, file_rows, new_storage, row_texts, session_settings
 from tests.vehicle_contract import note_run
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -235,7 +235,7 @@ def test_files_of_a_savepoint_have_ranges_and_a_small_one_is_one_file(spark, tmp
 
 
 def test_a_savepoints_plan_runs_once(spark, tmp_path):
-    storage, runs = LocalStorage(tmp_path / "catalog"), tmp_path / "runs"
+    storage, runs = new_storage(tmp_path / "catalog"), tmp_path / "runs"
     runs.mkdir()
 
     def noted(batches):

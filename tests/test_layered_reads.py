@@ -18,7 +18,7 @@ from holdfast.writers.spark_files import state_info
 from holdfast.writers.spark_native import NativeVehicle
 from holdfast.writers.spark_read import read_state
 from tests.layered_state import LayeredState
-from tests.spark_support import context_for, file_rows, row_texts
+from tests.spark_support import context_for, file_rows, new_storage, row_texts
 from tests.vehicle_contract import MANY_TYPES
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -136,7 +136,7 @@ def test_subtasks_of_a_layered_state_get_the_rows_of_their_groups(spark, tmp_pat
 def test_rows_of_the_base_that_no_change_names_are_kept_as_often_as_they_are_there(spark, tmp_path):
     """A full write does not demand that a key is unique."""
     history = History(spark, LocalStorage(tmp_path), 0)
-    state = LayeredState(LocalStorage(tmp_path / "twice"), SCHEMA, history.state.info.schema, KEY, GROUPS)
+    state = LayeredState(new_storage(tmp_path / "twice"), SCHEMA, history.state.info.schema, KEY, GROUPS)
     row = {"name": "a", "x": 1.5, "_layer": 0, "rank": "r"}
     other = {**row, "name": "b"}
     state.add(0, Role.BASE, [row, row, other, other])

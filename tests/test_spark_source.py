@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 import holdfast
 from holdfast.catalog.errors import AttemptEndedError
@@ -152,14 +153,29 @@ def test_a_new_job_is_registered_by_its_first_write(session, catalog) -> None:
 
 def test_append_and_rows_that_are_no_state_are_refused_before_anything_begins(session, catalog) -> None:
     with catalog.coordinate(JOB) as job:
-        for mode, frame, key, told in (
-            ("append", session.range(3), "id", "cannot be appended to by format"),
-            ("overwrite", session.range(3), "other", "there is no key column 'other'"),
+        for mode, state, key, told in (
+            ("append", STATE, "id", "cannot be appended to by format"),
+            ("overwrite", STATE, "other", "there is no key column 'other'"),
+            ("overwrite", "a\nb", "id", "cannot be the name of a state"),
         ):
             with pytest.raises(Exception, match=told):
-                save(frame, catalog, mode, key=key)
+                save(session.range(3), catalog, mode, state, key=key)
         with job.checkpoint() as cp:  # nobody was fenced
             cp.write_bytes("offsets", b"1")
+
+
+def test_a_write_that_fails_before_its_first_task_leaves_no_open_attempt(catalog) -> None:
+    """Spark has no writer then, whose abort it could call: the attempt stayed open and pinned its parent."""
+    with catalog.coordinate(JOB) as job, job.checkpoint() as cp:
+        cp.write_bytes("offsets", b"1")
+    for manifest in Path(catalog.address).glob("jobs/*/chk-*/_metadata"):
+        manifest.unlink()
+    with pytest.raises(holdfast.DamagedFileError):
+        open_write(catalog.address, JOB, STATE, ["id"], StructType([StructField("id", LongType())]))
+    ends = catalog.duckdb().execute("SELECT status, reason FROM attempts ORDER BY checkpoint_id").fetchall()
+    assert ends[-1][0] == "aborted"
+    assert "DamagedFileError" in ends[-1][1]
+    assert "open" not in [status for status, _ in ends]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.catalog.errors import AddressError
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.storage_local import LocalStorage, open_storage
+from holdfast.catalog.storage_local import LocalStorage, make_root, open_storage
 from holdfast.catalog.storage_memory import MemoryStorage
 from holdfast.catalog.storage_prefix import PrefixStorage
 from tests.storage_contract import StorageContract
@@ -25,6 +25,7 @@ def write_file(root: Path, path: str, data: bytes) -> None:
 class TestLocalStorage(StorageContract):
     @pytest.fixture
     def storage(self, tmp_path: Path) -> LocalStorage:
+        make_root(str(tmp_path / "not" / "yet"))
         return LocalStorage(tmp_path / "not" / "yet")
 
     def write_as_engine(self, storage: Storage, path: str, data: bytes) -> None:
@@ -43,7 +44,7 @@ class TestMemoryStorage(StorageContract):
 class TestPrefixStorage(StorageContract):
     @pytest.fixture(params=["memory", "local"])
     def storage(self, request: pytest.FixtureRequest, tmp_path: Path) -> PrefixStorage:
-        inner = MemoryStorage() if request.param == "memory" else LocalStorage(tmp_path / "catalog")
+        inner = MemoryStorage() if request.param == "memory" else LocalStorage(tmp_path)
         inner.create("beside", b"it")
         inner.create("part/of-another/x", b"1")
         return PrefixStorage(inner, "part/of")
@@ -127,10 +128,19 @@ def test_directories_that_another_process_made_are_synced_too(tmp_path: Path, sy
 
 
 def test_a_new_root_is_synced_into_its_parent(tmp_path: Path, syscalls: Syscalls) -> None:
-    LocalStorage(tmp_path / "new" / "root").create("x", b"1")
-    assert ("sync", ".") in syscalls.calls
-    assert ("sync", "new") in syscalls.calls
-    assert syscalls.calls[-1] == ("sync", "new/root")
+    make_root(str(tmp_path / "new" / "root"))
+    assert sorted(syscalls.calls) == [("sync", "."), ("sync", "new")]
+
+
+@pytest.mark.parametrize("path", ["x", "jobs/a/x"])
+def test_a_root_that_is_missing_is_told_and_never_made(tmp_path: Path, path: str) -> None:
+    """A host without the mount wrote to its own disk, and the checkpoint was committed with files that nobody else would ever see."""
+    storage = LocalStorage(tmp_path / "mount" / "catalog")
+    with pytest.raises(AddressError, match="mount/catalog is no directory on host .* Mount it on every host"):
+        storage.create(path, b"1")
+    with pytest.raises(AddressError, match="does not see the catalog's file system"), storage.create_stream(path) as stream:
+        stream.write(b"1")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_make_durable_syncs_the_file_and_every_directory_up_to_the_root(tmp_path: Path, syscalls: Syscalls) -> None:

@@ -156,7 +156,7 @@ class TestNative(VehicleContract):
 
     @pytest.mark.parametrize(("disk", "found"), [(UnsharedDisk, "is not there"), (OlderDisk, "has 1 bytes")])
     def test_executors_that_see_other_files_than_the_driver_are_told(self, spark, vehicle, tmp_path, disk, found):
-        with pytest.raises(UnsafeSettingsError, match=f"{found} on an executor: .*do not share .*streamed vehicle"):
+        with pytest.raises(UnsafeSettingsError, match=f"{found} on an executor: .*do not share .*: mount it on every host"):
             vehicle.write(spark.range(5), context_for(disk(tmp_path)))
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.paths import AttemptPath, parse
-from holdfast.catalog.storage_local import LocalStorage
 from holdfast.catalog.types import Role, Scope
 from holdfast.writers.spark_files import state_info
 from holdfast.writers.spark_read import read_state
-from tests.spark_support import ATTEMPT, JOB, context_for, file_rows, row_texts, session_settings
+from tests.spark_support import ATTEMPT, JOB, context_for, file_rows, new_storage, row_texts, session_settings
 
 MANY_TYPES = """
     SELECT 1 AS id, 'text' AS string, X'00ff' AS binary, true AS boolean, 1Y AS byte, 2S AS short, 3L AS long, float('NaN') AS float,
@@ -47,7 +46,7 @@ def fail_first(rows_before, batches):
 class VehicleContract:
     @pytest.fixture
     def storage(self, tmp_path):
-        return LocalStorage(tmp_path / "catalog")
+        return new_storage(tmp_path / "catalog")
 
     @pytest.fixture
     def vehicle(self):
@@ -176,7 +175,7 @@ class VehicleContract:
         assert row_texts(kept) == row_texts(df)
 
     def test_odd_roots_are_no_patterns_and_no_partitions(self, spark, vehicle, tmp_path):
-        storage = LocalStorage(tmp_path / "day=2013-01-01" / "we[ir]d {x,y} *?%20")
+        storage = new_storage(tmp_path / "day=2013-01-01" / "we[ir]d {x,y} *?%20")
         df = spark.range(5)
         _, kept = self.assert_kept(vehicle, df, context_for(storage))
         assert row_texts(kept) == row_texts(df)

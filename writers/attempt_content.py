@@ -259,7 +259,7 @@ class AttemptContent:
         if self._sealed:
             msg = f"checkpoint {self.checkpoint_id} of job {self._job_name!r} has ended: write state {state!r} in the next one"
             raise RefusedError(msg)
-        _require_name(state)
+        require_state_name(state)
         key = (DEFAULT_OPERATOR, state)
         if key in self._written or key in self._removed or key in self._directories:
             what = "removed" if key in self._removed else "written"
@@ -275,7 +275,8 @@ class AttemptContent:
         self._unfinished.discard(key)
 
 
-def _require_name(state: object) -> None:
+def require_state_name(state: object) -> None:
+    """Raises UsageError for what cannot be the name of a state."""
     if not isinstance(state, str) or not state or not state.isprintable():
         msg = f"{state!r} cannot be the name of a state: give a name of printable characters"
         raise UsageError(msg)

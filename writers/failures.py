@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from holdfast.catalog.errors import EngineSetupError, HoldfastError, ReadOnlyError, StorageFullError
+from holdfast.catalog.errors import (
+    AddressError,
+    AttemptEndedError,
+    EngineSetupError,
+    HoldfastError,
+    ReadOnlyError,
+    RetryError,
+    StorageFullError,
+)
 
 # Of a query that is wrong, or met a value that it cannot take: it fails again whatever becomes of its tasks.
 WRONG_QUERY = frozenset(
@@ -21,7 +29,14 @@ WRONG_QUERY = frozenset(
 )
 PYTHON_FAILED = "PythonException"
 # Frames of what Holdfast itself runs in tasks. Any other Python there is the user's.
-OWN_FRAMES = ("spark_streamed.py", "spark_files.py", "spark_groups.py")
+OWN_FRAMES = re.compile(
+    r'File "(?:[^"]*/)?holdfast/writers/(?:spark_streamed|spark_files|spark_groups|directories|directory_\w+|stores)\.py"'
+)
+_FRAME = re.compile(r'File "([^"<]+)", line')
+_MACHINERY = re.compile(
+    r"(?:^|/)(?:holdfast/(?:catalog|writers)/|pyspark/(?:cloudpickle/|sql/|(?:daemon|worker\w*|serializers|util|shuffle)\.py))"
+)
+_OWN_ERROR = re.compile(r"(?:^|PythonException: )holdfast\.catalog\.errors\.(\w+): (.*)", re.MULTILINE)
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -35,6 +50,7 @@ class _Meaning:
     kind: type[HoldfastError]
     what: str
     remedy: str
+    is_setup: bool = False  # of Python: only where the machinery failed, not a function that it ran
     only_of_catalog: bool = False  # of other paths it means something else: the plan may read what it may not read
 
 
@@ -61,6 +77,7 @@ _MEANINGS = (
         "the Python that the executors start cannot run the tasks",
         f"Install holdfast, with its extra 'spark', in one Python {_PYTHON} on every host, and name that interpreter before the session "
         "starts: the environment variable PYSPARK_PYTHON, or the setting spark.pyspark.python; of a local session, sys.executable",
+        is_setup=True,
     ),
     _Meaning(
         re.compile(r"ClassNotFoundException|NoClassDefFoundError|DATA_SOURCE_NOT_FOUND|No FileSystem for|UnsupportedClassVersionError"),
@@ -68,6 +85,7 @@ _MEANINGS = (
         "a Java class is not on the executors or the driver",
         "Give the session the JAR that has it, of the version that fits its Spark, before it starts: spark.jars.packages or spark.jars; "
         "for Delta Lake, delta.configure_spark_with_delta_pip of the package delta-spark",
+        is_setup=True,
     ),
     _FULL,
     _NOT_WRITABLE,
@@ -76,9 +94,12 @@ _MEANINGS = (
 
 def explained(error: Exception, what: str, address: str) -> Exception:
     """The error that says what to do, where that is known; else the error itself. `what` failed, in the storage at `address`."""
+    failed = f"{what}, in {address}, failed and had no effect"
+    if (own := _told_in_task(error)) is not None:
+        return type(own)(f"{failed}: {own}")
     for meaning, line in _meanings(error):
         if not meaning.only_of_catalog or address in line:
-            return meaning.kind(f"{what}, in {address}, failed and had no effect: {meaning.what} ({line}). {meaning.remedy}")
+            return meaning.kind(f"{failed}: {meaning.what} ({line}). {_module_first(line)}{meaning.remedy}")
     return error
 
 
@@ -96,11 +117,22 @@ def explaining(what: str, address: str) -> Iterator[None]:
 
 def is_of_spark(error: BaseException) -> bool:
     """Whether an action of Spark failed by its machinery, or in Holdfast's own work in a task: not by the user's query or functions."""
-    if not _is_sparks(error) or any(kind.__name__ in WRONG_QUERY for kind in type(error).__mro__):
+    if not _is_sparks(error) or _is_wrong_query(error):
         return False
     text = _text(error)
-    of_python = PYTHON_FAILED in text or any(kind.__name__ == PYTHON_FAILED for kind in type(error).__mro__)
-    return not of_python or any(frame in text for frame in OWN_FRAMES)
+    if not _is_of_python(error, text):
+        return True
+    told = _OWN_ERROR.search(text)  # ours says by its kind whether it may be tolerated
+    may_pass = told is None or told[1] in {kind.__name__ for kind in (RetryError, StorageFullError, AttemptEndedError)}
+    return may_pass and OWN_FRAMES.search(text) is not None
+
+
+def _is_wrong_query(error: BaseException) -> bool:
+    return any(kind.__name__ in WRONG_QUERY for kind in type(error).__mro__)
+
+
+def _is_of_python(error: BaseException, text: str) -> bool:
+    return PYTHON_FAILED in text or any(kind.__name__ == PYTHON_FAILED for kind in type(error).__mro__)
 
 
 def _is_sparks(error: BaseException) -> bool:
@@ -114,9 +146,34 @@ def _meanings(error: Exception) -> Iterator[tuple[_Meaning, str]]:
     if isinstance(error, OSError):
         if error.errno in FULL or error.errno in NOT_WRITABLE:
             yield _FULL if error.errno in FULL else _NOT_WRITABLE, str(error)
-    elif _is_sparks(error):
-        lines = _text(error).splitlines()
-        yield from ((meaning, line.strip()) for meaning in _MEANINGS for line in lines if meaning.text.search(line))
+    elif _is_sparks(error) and not _is_wrong_query(error):  # its text may have any value of the user's
+        text = _text(error)
+        for meaning in _MEANINGS:
+            if not _is_of_python(error, text) or _may_mean(meaning, text):
+                yield from ((meaning, line.strip()) for line in text.splitlines() if meaning.text.search(line))
+
+
+def _may_mean(meaning: _Meaning, text: str) -> bool:
+    """Whether a failure of Python may have this meaning: the machinery raised it, or, but for the set-up, ran it. Else it is the user's."""
+    frames = _FRAME.findall(text)
+    if frames and _MACHINERY.search(frames[-1]):
+        return True
+    return not meaning.is_setup and OWN_FRAMES.search(text) is not None
+
+
+def _told_in_task(error: Exception) -> HoldfastError | None:
+    """What Holdfast itself told in a task of the place that it wrote to, remedy and all."""
+    if not _is_sparks(error):
+        return None
+    told = _OWN_ERROR.search(_text(error))
+    kinds = {kind.__name__: kind for kind in (AddressError, StorageFullError, ReadOnlyError)}
+    return kinds[told[1]](told[2]) if told is not None and told[1] in kinds else None
+
+
+def _module_first(line: str) -> str:
+    """That the module which the line misses is to be installed, if it misses one."""
+    missing = re.search(r"No module named ['\"]?([\w.]+)", line)
+    return "" if missing is None else f"The executors' Python lacks the module {missing[1]!r}: install it there. "
 
 
 def _text(error: BaseException) -> str:

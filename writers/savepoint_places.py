@@ -13,7 +13,7 @@ from holdfast.catalog.errors import AddressError, DamagedFileError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.storage_local import enclosing, open_storage
+from holdfast.catalog.storage_local import enclosing, make_root, open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.writers.restore import load_committed, place_of
 
@@ -54,6 +54,7 @@ def require_writable(target: Storage, fresh: str) -> None:
     """Make the target, and a file of a fresh name in it that is deleted at once. Raises AddressError where that fails."""
     probe = f".holdfast-{fresh}.tmp"
     try:
+        make_root(target.address)
         target.create(probe, b"")
         target.delete(probe)
     except OSError as error:

@@ -85,7 +85,7 @@ def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject],
             found = "is not there" if report.size_bytes is None else f"has {report.size_bytes} bytes"
             msg = (
                 f"{report.path} in {storage.address} has {sizes[report.path]} bytes on the driver and {found} on an executor: the hosts of "
-                "this session do not share the catalog's file system: put the catalog where all see it, or write with the streamed vehicle"
+                "this session do not share the catalog's file system: mount it on every host at the same path"
             )
             raise UnsafeSettingsError(msg)
     return reports
@@ -104,7 +104,7 @@ def require_all_rows(reports: Sequence[FileReport], observation: "Observation", 
         msg = (
             f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}, attempt {context.attempt}: Spark counted "
             f"{written} rows, and the {len(reports)} files hold {found}: the write is incomplete, and nothing of it was acknowledged: "
-            "write again in a new attempt, with the streamed vehicle if the hosts do not share the catalog's file system"
+            "mount the catalog's file system on every host at the same path, if one lacks it, and write again in a new attempt"
         )
         raise CorruptionError(msg)
 

@@ -25,7 +25,8 @@ from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import Ack, AttemptToken, JobId, KeepAll, Status
+from holdfast.catalog.types import Ack, AttemptToken, JobId, KeepAll, Status, StoredFile
+from holdfast.writers.attempt_content import require_state_name
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.increments import Written, in_full
 from holdfast.writers.registration import register_job
@@ -48,8 +49,9 @@ class Uploaded(WriterCommitMessage):
 def open_write(path: str, job: str, state: str, key: Sequence[str], schema: StructType) -> "SourceWriter":
     """Start an epoch of the job, registered if it is new, and open its next attempt on its head.
 
-    Raises UsageError, before that, if the rows cannot be a state.
+    Raises UsageError, before that, if the rows cannot be a state of this name. Whatever else is raised leaves no open attempt.
     """
+    require_state_name(state)
     check_schema(schema, state, key)
     storage, environment = open_storage(path), SystemEnvironment()
     transactor = Transactor(open_ledger(storage, read_marker(storage)), environment)
@@ -57,7 +59,14 @@ def open_write(path: str, job: str, state: str, key: Sequence[str], schema: Stru
     token = AttemptToken(environment.new_id())
     opened: AttemptOpened = transactor.run(lambda known: _start(known, job_id, token))
     given = _Write(storage=storage, opened=opened, state=state, key=tuple(key), schema=schema)
-    return SourceWriter(given, given.context(transactor))
+    try:
+        return SourceWriter(given, given.context(transactor))
+    except BaseException as error:  # Spark has no writer that it could abort
+        try:
+            given.end(transactor, f"{type(error).__name__}: {error}"[:500])
+        except Exception as failure:  # noqa: BLE001 - the first error matters more
+            error.add_note(f"the attempt could not be ended ({failure}); the job's next start ends it")
+        raise
 
 
 def _start(state: CatalogState, job_id: JobId, token: AttemptToken) -> Transaction:
@@ -105,6 +114,12 @@ class _Write:
             progress=None if parent is None else parent.progress,
         )
 
+    def end(self, transactor: Transactor, reason: str, files: Sequence[StoredFile] = ()) -> None:
+        """End the attempt, unless it has been ended: by its commit, whose answer may have been lost, or by a later start of the job."""
+        job_id, attempt = self.opened.job_id, self.opened.attempt
+        with suppress(AttemptEndedError, FencedError):
+            transactor.run(lambda state: lifecycle.end_attempt(state, job_id, attempt, Status.ABORTED, reason, files))
+
     def written(self, context: UploadContext, acks: Sequence[Ack]) -> Written:
         return in_full(acks, state_info_of(self.schema, context, acks))
 
@@ -150,16 +165,12 @@ class SourceWriter(DataSourceArrowWriter):
         transactor.run(lambda state: lifecycle.commit_checkpoint(state, self._write.opened.job_id, replace(request, next_attempt=None)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """End the attempt, unless it has been ended: by its commit, whose answer may have been lost, or by a later start of the job.
+        """End the attempt, unless it has been ended.
 
         What the tasks uploaded becomes rows of files, which vacuum takes; scrub finds the rest.
         """
         files = tuple(file for ack in acks_for(_reports(messages), self._context, upload_ms=0) for file in ack.files)
-        opened, reason = self._write.opened, "Spark aborted the write"
-        with suppress(AttemptEndedError, FencedError):
-            self._write.transactor().run(
-                lambda state: lifecycle.end_attempt(state, opened.job_id, opened.attempt, Status.ABORTED, reason, files)
-            )
+        self._write.end(self._write.transactor(), "Spark aborted the write", files)
 
     def _with_groups(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         named = batch.rename_columns(self._write.schema.names)

@@ -1,6 +1,6 @@
 """The streamed vehicle: each task uploads one file as its rows come, through storage itself.
 
-For object stores, where a rename is a copy, for hosts without a shared file system, and for state made in Python.
+For storage where a rename is a copy, and for state made in Python. Every host must see the catalog at its address, as for any vehicle.
 """
 
 import io
