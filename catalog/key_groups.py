@@ -17,9 +17,16 @@ def default_max_parallelism(parallelism: int) -> int:
 def groups_of(subtask: int, parallelism: int, max_parallelism: int) -> range:
     """The key groups that subtask `subtask` (from 0) of `parallelism` owns: `[ceil(i*M/p), ceil((i+1)*M/p) - 1]`.
 
-    Raises UsageError unless 1 <= parallelism <= max_parallelism.
+    Raises UsageError unless these are numbers, 1 <= parallelism <= max_parallelism and 0 <= subtask < parallelism.
     """
+    for number in (subtask, parallelism, max_parallelism):
+        if isinstance(number, bool) or not isinstance(number, int):
+            msg = f"groups_of({subtask!r}, {parallelism!r}, {max_parallelism!r}): {number!r} is no number, give three of them"
+            raise UsageError(msg)
     require_parallelism(parallelism, max_parallelism)
+    if not 0 <= subtask < parallelism:
+        msg = f"subtask={subtask} is none of {parallelism}: give 0 to {parallelism - 1}"
+        raise UsageError(msg)
     return range(-(-subtask * max_parallelism // parallelism), -(-(subtask + 1) * max_parallelism // parallelism))
 
 

@@ -184,6 +184,13 @@ class CatalogState:
             raise NotFoundError(msg)
         return job.checkpoints[ref.checkpoint_id]
 
+    def ancestry(self, ref: Ref | None) -> Iterator[CheckpointRow]:
+        """A checkpoint and its ancestors, on into other jobs of the catalog, newest first, dropped ones included."""
+        while ref is not None:
+            row = self.checkpoint(ref)
+            yield row
+            ref = row.parent
+
     def pinned(self) -> set[Ref]:
         """Parents of open attempts, and held checkpoints, of every job."""
         held = {Ref(job.job_id, n) for job in self.jobs.values() for n, _ in job.holds}

@@ -53,6 +53,12 @@ def test_a_parallelism_without_a_group_for_each_subtask_is_refused_with_the_way_
         groups_of(0, parallelism, 128)
 
 
+@pytest.mark.parametrize(("subtask", "parallelism"), [(5, 2), (2, 2), (-1, 2), ("0", 2), (True, 2), (0, "2"), (0.0, 2)])
+def test_the_groups_of_a_subtask_that_is_none_are_refused(subtask: object, parallelism: object) -> None:
+    with pytest.raises(UsageError, match="is none of 2|is no number"):
+        groups_of(subtask, parallelism, 8)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("groups", [range(0), range(-1, 3), range(129), range(0, 10, 2), range(5, 5)])
 def test_what_is_no_range_of_groups_is_refused(groups: range) -> None:
     with pytest.raises(UsageError, match="is not a range within"):

@@ -34,6 +34,9 @@ class Job:
     def latest(self):
         return Latest(len(self.committed), self.committed[-1]) if self.committed else None
 
+    def past_progress(self):
+        return [progress for progress in reversed(self.committed) if progress is not None]
+
     @contextmanager
     def checkpoint(self, progress):
         yield self
@@ -84,6 +87,52 @@ def test_a_batch_whose_forerunners_are_not_in_the_state_is_refused_and_told_how_
     assert '{"batch_id": 6, "query_id": "q"}' in str(refused.value)
     job.committed.append(after(6))
     assert run(job, 7) == [7]
+
+
+@pytest.mark.parametrize("others", [None, {"day": 1}, after(0, "other")], ids=["none", "by hand", "another's"])
+def test_the_first_batch_is_not_written_twice_where_somebody_else_wrote_a_checkpoint_in_between(others):
+    """Batch 0 was committed, Spark's own commit was lost, and the batch came again on a head that does not tell of it."""
+    job = Job(after(0), others)
+    with pytest.raises(holdfast.RefusedError, match="batch 0 of the streaming query q cannot be written: checkpoint 2 .* up to 0"):
+        run(job, 0)
+    assert job.committed == [after(0), others]
+    job.committed.append(after(0))  # as the message says
+    assert [run(job, n) for n in (0, 1)] == [[], [1]]
+
+
+def test_a_state_that_is_said_to_have_no_batch_takes_the_first_one():
+    job = Job(after(0), {"day": 1}, after(-1))
+    assert run(job, 0) == [0]
+
+
+@pytest.mark.parametrize("given", [{}, {"batch_id": None}, {"batch_id": "3"}, {"batch_id": True}], ids=repr)
+def test_a_progress_of_the_query_without_the_number_of_a_batch_is_told(given):
+    job = Job({"query_id": "q", **given})
+    with pytest.raises(holdfast.RefusedError, match="checkpoint 1 of job 'events' has a progress .* no number of a batch"):
+        run(job, 4)
+
+
+def test_a_coordinator_tells_the_progress_of_its_whole_line_and_of_the_job_that_it_forked(tmp_path):
+    """Dropped checkpoints too, and none of a branch that was rolled back."""
+    with holdfast.open(tmp_path, create=True) as catalog:
+        with catalog.coordinate("a", retention=holdfast.KeepLast(1)) as job:
+            assert [*job.past_progress()] == []
+            for progress in ({"n": 1}, None, {"n": 3}):
+                with job.checkpoint(progress):
+                    pass
+            assert [*job.past_progress()] == [{"n": 3}, {"n": 1}]
+        with catalog.coordinate("b", start=catalog.checkpoint("a"), mode="fork") as job:
+            with job.checkpoint({"n": 4}):
+                pass
+            assert [*job.past_progress()] == [{"n": 4}, {"n": 3}, {"n": 1}]
+        with catalog.coordinate("a", start="nothing") as job:
+            assert [*job.past_progress()] == []
+
+
+@pytest.mark.parametrize(("job", "update"), [(None, print), (Job(), None), (print, Job())])
+def test_what_is_no_job_or_no_function_is_refused_at_once(job, update):
+    with pytest.raises(holdfast.UsageError, match="is not a job and a function"):
+        holdfast.foreach_batch(job, update)
 
 
 def test_an_update_that_fails_commits_nothing_and_its_batch_is_written_when_it_comes_again():

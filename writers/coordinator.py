@@ -3,6 +3,7 @@
 A checkpoint costs one ledger commit: the commit of checkpoint n opens the attempt for n + 1 in the same transaction.
 """
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -90,6 +91,15 @@ class Coordinator:
         if manifest is None or self._parent is None:
             return None
         return Checkpoint(manifest, self._storage, is_kept=kept_by(self._transactor, self._parent))
+
+    def past_progress(self) -> Iterator[dict[str, Any]]:
+        """The progress of what the job continues from, and of every checkpoint before it, newest first; of the dropped ones too.
+
+        Raises FencedError: a newer coordinator of the job has started.
+        """
+        self._go_on()
+        rows = self._transactor.known().ancestry(self._parent)
+        return (json.loads(row.fact.progress) for row in rows if row.fact.progress is not None)
 
     @contextmanager
     def checkpoint(self, progress: Mapping[str, Any] | None = None) -> Iterator[CheckpointWriter]:
