@@ -23,6 +23,7 @@ from holdfast.facade import Catalog, open_catalog
 DRIVER, EXECUTOR = "driver", "executor"
 VICTIMS = (DRIVER, EXECUTOR, DRIVER, EXECUTOR)
 EXECUTOR_CLASS = b"CoarseGrainedExecutorBackend"
+LAST = 5  # micro-batches before the end: later there might be nobody to kill
 LATEST_S = 1.5  # after a micro-batch began: in its plan, its tasks, their uploads, our commit, Spark's
 
 
@@ -106,7 +107,7 @@ def find_problems(result: StreamResult) -> list[str]:
 def plan_deaths(seed: int, batches: int, victims: Sequence[str] = VICTIMS) -> list[PlannedDeath]:
     """At random, but the same for one seed; in different micro-batches, and none in the first, which has nothing to restore."""
     chance = random.Random(seed)
-    chosen = sorted(chance.sample(range(1, batches - 1), len(victims)))
+    chosen = sorted(chance.sample(range(1, batches - LAST), len(victims)))
     return [
         PlannedDeath(victim=victim, batch=batch, after_s=round(chance.uniform(0, LATEST_S), 3))
         for victim, batch in zip(victims, chosen, strict=True)
@@ -238,12 +239,15 @@ class StreamStory:
             last.local_bytes, last.cached_bytes, last.remote_bytes = sources.values()
 
 
-def kill_executor(driver: Child) -> int:
-    """SIGKILL one of the executors of a driver, at random as the system lists them; how many processes that were."""
-    for pid in session_members(driver.pid):
-        with suppress(OSError):
-            if EXECUTOR_CLASS in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-                return 1
-    msg = "the driver had no executor to kill: it had not started one yet, or this is no Linux"
+def kill_executor(driver: Child, timeout_s: float = 60) -> int:
+    """SIGKILL one of the executors of a driver, whichever the system lists first, when there is one; how many processes that were."""
+    deadline = time.monotonic() + timeout_s
+    while driver.is_running and time.monotonic() < deadline:
+        for pid in session_members(driver.pid):
+            with suppress(OSError):
+                if EXECUTOR_CLASS in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+                    return 1
+        time.sleep(LOOK_EVERY_S)
+    msg = "the driver had no executor to kill: it had ended, or has started none, or this is no Linux"
     raise ChildFailedError(msg)
