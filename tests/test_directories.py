@@ -1,11 +1,15 @@
 """Directories of embedded stores over a real catalog: written, referred to, restored, carried, copied; and what is refused with which words."""
 
+import errno
+import os
 import pickle
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.catalog.storage import PassingStorage
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.world import World
@@ -338,6 +342,23 @@ def test_the_upload_is_timed_to_its_end_and_not_until_somebody_asks(tmp_path: Pa
         for _ in range(10_000):  # ten seconds of the world's clock
             process.environment.monotonic_s()
     assert upload.wait().metrics.upload_ms < 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FullStorage(PassingStorage):
+    """Takes no new file."""
+
+    def create_stream(self, path: str):  # type: ignore[no-untyped-def]
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+def test_a_full_disk_is_told_in_the_task_with_the_remedy(job, tmp_path: Path) -> None:
+    with job.checkpoint() as checkpoint:
+        writer = checkpoint.directories(STATE, subtasks=1)
+        full = replace(writer, context=replace(writer.context, storage=FullStorage(writer.context.storage)))
+        with pytest.raises(holdfast.StorageFullError, match="uploading subtask 0 of state 'rocks'.* Make room"):
+            full.write(snapshot(tmp_path / "one", _1=LARGE), subtask=0).ack()
+        checkpoint.acknowledge(STATE, acks_of(writer, tmp_path / "one"))
 
 
 def test_what_is_no_snapshot_is_refused(job, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from holdfast.catalog.types import (
 from holdfast.writers.directory_acks import encode_ack
 from holdfast.writers.directory_files import SnapshotFile, files_of
 from holdfast.writers.directory_local import keep_copies
+from holdfast.writers.failures import explaining
 from holdfast.writers.increments import ParentState
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.working_directory import WorkingDirectory
@@ -201,7 +202,9 @@ class DirectoryUpload:
         """As `ack`, in this process: with the metrics of the upload."""
         if self._ack is None:
             try:
-                self._ack = self._acked([upload.result() for upload in self._uploads])
+                what = f"uploading subtask {self._share.subtask} of state {self._writer.context.state!r}"
+                with explaining(what, self._writer.context.storage.address):
+                    self._ack = self._acked([upload.result() for upload in self._uploads])
                 if self._taken.working is not None:
                     keep_copies(self._taken.working, self._writer.context, self._ack, self._taken.directory, self._writer.parent_id)
             except CancelledError as error:
