@@ -438,6 +438,7 @@ def test_rows_of_a_dropped_checkpoint_are_told_as_dropped_and_those_of_a_live_on
             reading(live)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_what_was_made_of_a_read_dataframe_gives_the_right_rows_or_the_engines_error(spark: Any, catalog: holdfast.Catalog) -> None:
     """As `docs/guarantees.md` says: these do not know of the pin."""

@@ -111,6 +111,7 @@ def test_duckdb_gives_the_answer_of_the_definition_on_any_history(rng):
         assert answer(connection, "FROM unreferenced_files") == answer(connection, DEFINITION)
 
 
+@pytest.mark.slow
 def test_spark_gives_the_answer_of_the_definition_on_many_histories(spark, connection, tmp_path):
     """All in one ledger, each with jobs and files of its own: one query of Spark judges them all."""
     facts = [fact for seed in range(150) for fact in some_facts(random.Random(seed), f"{seed}/")]

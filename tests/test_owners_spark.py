@@ -62,6 +62,7 @@ def test_tasks_write_and_release_and_the_driver_refers(spark, catalog) -> None:
     assert_catalog_sound(catalog)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_tried_again_leaves_a_file_that_only_storage_knows(spark, catalog, tmp_path: Path) -> None:
     """Its first try had written, and nobody heard of it. It is of an open owner, until that is released; then it is an orphan."""
     with catalog.coordinate("flights", max_parallelism=8) as job:

@@ -50,6 +50,7 @@ def clean(catalog) -> None:
 # ---- reading ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_read_gives_what_checkpoint_read_gives_base_and_change_sets_and_no_rows(session, catalog) -> None:
     planes = session.range(0, 300, 1, 3).selectExpr("id", "if(id % 7 = 0, null, concat('N', id)) AS name")
     with catalog.coordinate(JOB, max_parallelism=16, retention=holdfast.KeepAll()) as job:
