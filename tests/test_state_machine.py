@@ -27,11 +27,15 @@ def test_the_catalog_does_what_the_plain_model_does_at_length() -> None:
     run_state_machine_as_test(CatalogMachine, settings=settings(MACHINE, max_examples=1500, stateful_step_count=60, derandomize=False))
 
 
+# Two subtasks with one name and the same bytes are too rare in random histories: the story of test_directory_races finds it alone.
+BY_ITS_STORY = {"reuse_within_a_subtask"}
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "commit_rule_from_open_handles", "commit_narrowed_after_the_last_only", "layers", "fork_writes_its_own_handles", "claim_fences",
-        "no_claim_refers_to_nothing", *(pytest.param(name, marks=pytest.mark.slow) for name in OF_STORES),
+        "no_claim_refers_to_nothing", *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(OF_STORES.keys() - BY_ITS_STORY)),
     ],
 )  # fmt: skip
 def test_without_the_rule_the_machine_finds_the_loss(name: str) -> None:
