@@ -1,8 +1,6 @@
 """Digests of rows, taken by Spark in the JVM: of each key group in one pass, and of all that an action writes."""
 
-import operator
 from collections.abc import Iterable, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.errors import UsageError
@@ -66,58 +64,43 @@ def row_hash(frame: "DataFrame") -> "Column":
     """A 64-bit hash of the user's columns of a row that tells all values apart that are written.
 
     Spark's hash passes over nulls, takes -0.0 for 0.0, and texts that are equal in a collation for the same. So a mark is hashed for
-    each column as well, and texts of collations as their bytes.
+    each column as well, and texts of collations as their bytes. All of it is one text for Spark's parser: a Column for each of its parts
+    is a call to the JVM, and of a few dozen columns these take longer than a small state.
     """
     from pyspark.sql import functions
 
     fields = [field for field in frame.schema.fields if field.name != KEY_GROUP_COLUMN]
     marks = (_marks(fields[i : i + MARKS_IN_A_LONG]) for i in range(0, len(fields), MARKS_IN_A_LONG))
-    return functions.xxhash64(*(_value(field) for field in fields), *marks)
+    return functions.expr(f"xxhash64({', '.join([*map(_value, fields), *marks])})")
 
 
-def _value(field: "StructField") -> "Column":
-    from pyspark.sql import functions
+def _value(field: "StructField") -> str:
     from pyspark.sql.types import StringType
 
-    column = functions.col(quoted(field.name))
     is_collated = isinstance(field.dataType, StringType) and field.dataType.collation != BINARY_COLLATION
-    return column.cast("binary") if is_collated else column
+    return f"CAST({quoted(field.name)} AS BINARY)" if is_collated else quoted(field.name)
 
 
-def _marks(fields: Sequence["StructField"]) -> "Column":
+def _marks(fields: Sequence["StructField"]) -> str:
     """What the hash does not tell of these values, two bits of each in one long: one value to hash in place of many.
 
     Of most rows there is nothing to tell, which is asked first: a quarter of the whole digest's time.
     """
-    from pyspark.sql import functions
-
-    packed = none = functions.lit(0).cast("bigint")
-    for i, field in enumerate(fields):
-        packed = packed.bitwiseOR(_mark(field, 2 * i))
-    return functions.when(reduce(operator.and_, map(_is_told, fields)), none).otherwise(packed)
+    packed = " | ".join(_mark(field, 2 * i) for i, field in enumerate(fields))
+    return f"CASE WHEN {' AND '.join(map(_is_told, fields))} THEN 0L ELSE {packed} END"
 
 
-def _is_told(field: "StructField") -> "Column":
+def _is_told(field: "StructField") -> str:
     """Whether the hash tells all of the value. Null, where it is not known: then the mark says."""
-    from pyspark.sql import functions
-
-    column = functions.col(quoted(field.name))
-    return column != functions.lit(0.0) if _is_floating(field) else column.isNotNull()
+    name = quoted(field.name)
+    return f"{name} != 0.0D" if _is_floating(field) else f"{name} IS NOT NULL"
 
 
-def _mark(field: "StructField", shift: int) -> "Column":
+def _mark(field: "StructField", shift: int) -> str:
     """Whether the schema allows nulls does not matter: it differs between plans."""
-    from pyspark.sql import functions
-
-    def bits(mark: int) -> "Column":
-        return functions.lit(mark << shift).cast("bigint")
-
-    column = functions.col(quoted(field.name))
-    mark = functions.when(column.isNull(), bits(_NULL))
-    if _is_floating(field):  # a text is made of zeros only
-        negative = (column == functions.lit(0.0)) & (column.cast("string") == functions.lit("-0.0"))
-        mark = mark.when(negative, bits(_NEGATIVE_ZERO))
-    return mark.otherwise(bits(0))
+    name = quoted(field.name)
+    negative = f"WHEN {name} = 0.0D AND CAST({name} AS STRING) = '-0.0' THEN {_NEGATIVE_ZERO << shift}L " if _is_floating(field) else ""
+    return f"CASE WHEN {name} IS NULL THEN {_NULL << shift}L {negative}ELSE 0L END"
 
 
 def _is_floating(field: "StructField") -> bool:
