@@ -264,7 +264,7 @@ APART = {
 def test_rows_that_differ_have_different_hashes(spark, values):
     one, other = (spark.sql(f"select {value}") for value in values)
     names = [f"c {i}" for i in range(len(one.columns))]
-    hashes = [df.toDF(*names).select(row_hash(df.toDF(*names))).head()[0] for df in (one, other)]
+    hashes = [df.toDF(*names).selectExpr(row_hash(df.toDF(*names))).head()[0] for df in (one, other)]
     assert hashes[0] != hashes[1]
 
 
@@ -281,7 +281,7 @@ def test_a_row_that_is_there_twice_is_seen(spark, tmp_path):
 
 def test_sums_go_beyond_64_bits_and_around(spark):
     digest = group_digests(keyed(spark.range(100_000), context_for(None, key=(), max_parallelism=1)))[0]
-    hashes = [row[0] for row in spark.range(100_000).select(row_hash(spark.range(1))).collect()]
+    hashes = [row[0] for row in spark.range(100_000).selectExpr(row_hash(spark.range(1))).collect()]
     assert digest.rows == 100_000
     assert digest.sum == (sum(hashes) + 2**63) % 2**64 - 2**63
 

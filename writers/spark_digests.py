@@ -19,10 +19,8 @@ _NULL, _NEGATIVE_ZERO = 1, 2
 
 def group_digests(frame: "DataFrame") -> dict[int, GroupDigest]:
     """The digest of each key group that has rows, of a frame as `keyed` gives it. Runs its plan once."""
-    from pyspark.sql import functions
-
-    hashed = frame.select(functions.col(KEY_GROUP_COLUMN), row_hash(frame).alias("hash"))
-    found = hashed.groupBy(KEY_GROUP_COLUMN).agg(*_aggregates(functions.col("hash"))).collect()
+    hashed = frame.selectExpr(KEY_GROUP_COLUMN, f"{row_hash(frame)} AS hash")
+    found = hashed.groupBy(KEY_GROUP_COLUMN).agg(*_aggregates("hash")).collect()
     return {row[KEY_GROUP_COLUMN]: _digest(row) for row in found}
 
 
@@ -60,18 +58,16 @@ def refuse_nested(df: "DataFrame", context: UploadContext) -> None:
 _NESTED = frozenset({"array", "map", "struct"})
 
 
-def row_hash(frame: "DataFrame") -> "Column":
-    """A 64-bit hash of the user's columns of a row that tells all values apart that are written.
+def row_hash(frame: "DataFrame") -> str:
+    """A 64-bit hash of the user's columns of a row, as an expression, that tells all values apart that are written.
 
     Spark's hash passes over nulls, takes -0.0 for 0.0, and texts that are equal in a collation for the same. So a mark is hashed for
-    each column as well, and texts of collations as their bytes. All of it is one text for Spark's parser: a Column for each of its parts
-    is a call to the JVM, and of a few dozen columns these take longer than a small state.
+    each column as well, and texts of collations as their bytes. A text for Spark's parser, since a Column for each part is some calls to
+    the JVM, which are a sixth of the time of ten million rows.
     """
-    from pyspark.sql import functions
-
     fields = [field for field in frame.schema.fields if field.name != KEY_GROUP_COLUMN]
     marks = (_marks(fields[i : i + MARKS_IN_A_LONG]) for i in range(0, len(fields), MARKS_IN_A_LONG))
-    return functions.expr(f"xxhash64({', '.join([*map(_value, fields), *marks])})")
+    return f"xxhash64({', '.join([*map(_value, fields), *marks])})"
 
 
 def _value(field: "StructField") -> str:
@@ -107,16 +103,17 @@ def _is_floating(field: "StructField") -> bool:
     return field.dataType.typeName() in ("float", "double")
 
 
-def _aggregates(hashed: "Column") -> list["Column"]:
+def _aggregates(hashed: str) -> list["Column"]:
     """Count, sum and xor; the sum in two halves, which cannot overflow: in ANSI mode that is an error."""
     from pyspark.sql import functions
 
-    return [
-        functions.count(functions.lit(1)).alias(COUNTED_ROWS),
-        functions.sum(functions.shiftright(hashed, 32)).alias("high"),
-        functions.sum(hashed.bitwiseAND(functions.lit(0xFFFFFFFF))).alias("low"),
-        functions.bit_xor(hashed).alias("xor"),
-    ]
+    texts = {
+        COUNTED_ROWS: "count(1)",
+        "high": f"sum(shiftright({hashed}, 32))",
+        "low": f"sum({hashed} & {0xFFFFFFFF}L)",
+        "xor": f"bit_xor({hashed})",
+    }
+    return [functions.expr(text).alias(name) for name, text in texts.items()]
 
 
 def _digest(found: Any) -> GroupDigest:

@@ -9,7 +9,7 @@ from holdfast.writers.spark_files import COUNTED_ROWS
 from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql import DataFrame, Observation
     from pyspark.sql.types import DataType, StructType
 
 # What both vehicles bring back unchanged (their contract's test). Everything else is refused before a byte is written; so are char(n) and
@@ -42,11 +42,9 @@ def keyed(df: "DataFrame", context: UploadContext) -> "DataFrame":
     from pyspark.sql import functions
 
     check_schema(df.schema, context.state, context.key_columns, is_streaming=df.isStreaming)
-    group: Column = functions.lit(0)
-    if context.key_columns:
-        keys = [functions.col(quoted(name)) for name in context.key_columns]
-        group = functions.pmod(functions.hash(*keys), functions.lit(context.max_parallelism))
-    return df.withColumn(KEY_GROUP_COLUMN, group.cast("int"))
+    keys = ", ".join(map(quoted, context.key_columns))
+    group = f"pmod(hash({keys}), {context.max_parallelism})" if keys else "0"
+    return df.withColumn(KEY_GROUP_COLUMN, functions.expr(f"CAST({group} AS INT)"))
 
 
 def counted(frame: "DataFrame") -> "tuple[DataFrame, Observation]":
