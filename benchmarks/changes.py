@@ -23,8 +23,13 @@ MAX_PARALLELISM = 128
 LONG_CHAIN = holdfast.ChainLimit(change_sets=1000, share_of_base=1000.0)  # a merged base is another checkpoint than the one measured
 
 
-def run_changes(name: str, scratch: Path, rows: int, rounds: int, change: Change, write: Write, times_less: float) -> list[Result]:
-    """`bytes`: how many times fewer bytes than everything; `time`: how many times less time."""
+def run_changes(
+    name: str, scratch: Path, rows: int, rounds: int, change: Change, write: Write, times_less: float, *, is_whole: bool
+) -> list[Result]:
+    """`bytes`: how many times fewer bytes than everything; `time`: how many times less time.
+
+    If what a checkpoint is given is the whole state of its round (`is_whole`), Spark writes just that, as newly cached as ours was.
+    """
     with session() as spark, holdfast.open(scratch / "catalog", create=True) as catalog:
         everything = _materialised(state(spark, rows))
         options = {"max_parallelism": MAX_PARALLELISM, "retention": holdfast.KeepAll(), "chain": LONG_CHAIN}
@@ -41,10 +46,14 @@ def run_changes(name: str, scratch: Path, rows: int, rounds: int, change: Change
                 given.unpersist()
                 return taken
 
-            def spark_alone(_: int) -> float:
+            def spark_alone(n: int) -> float:
                 shutil.rmtree(scratch / "parquet", ignore_errors=True)
+                given = _materialised(change(everything, n + 1)) if is_whole else everything
                 os.sync()
-                return seconds(lambda: everything.write.parquet(str(scratch / "parquet")))
+                taken = seconds(lambda: given.write.parquet(str(scratch / "parquet")))
+                if is_whole:
+                    given.unpersist()
+                return taken
 
             sides = {"holdfast": ours, "spark": spark_alone}
             tell(f"{name}: warming up")

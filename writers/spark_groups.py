@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
 ROWS_HERE, BYTES_HERE = 500_000, 16 * 1024 * 1024  # of changed groups, compressed: what the driver sorts and uploads by itself
-# What the groups come to is few rows, which one task adds up: a sixth of the time goes into the shuffle that Spark would plan. Only over
-# a cache, whose plan is made already: the settings would be those of the user's own joins as well.
+# For digests over a cache, whose plan is made already: elsewhere these would be the settings of the user's own joins as well.
+# What the groups come to is few rows, which one task adds up: a sixth of the time goes into the shuffle that Spark would plan.
 ONE_SHUFFLE = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
+# A tenth of the time goes into a call for each row, without which rows of many columns would make a method too large to compile.
+ONE_LOOP, COLUMNS_IN_A_LOOP = {"spark.sql.codegen.splitConsumeFuncByOperator": "false"}, 16
 FILE_ROWS = 1_000_000  # of more than that: about as many go to one task, and into one file
 
 
@@ -66,7 +68,7 @@ class GroupWriter:
         frame = keyed(df, context)
         refuse_nested(df, context)
         started = self.environment.monotonic_s()
-        with settings(df.sparkSession, ONE_SHUFFLE if df.is_cached else {}):
+        with settings(df.sparkSession, _settings_of_digests(df)):
             digests = group_digests(frame)
         digest_ms = milliseconds(started, self.environment)
         if parent is not None and parent.info.group_digests is not None and _is_comparable(df, context, parent):
@@ -136,6 +138,12 @@ class _Uploaded:
     reports: Sequence[FileReport] = ()
     observation: "Observation | None" = None
     sort_ms: int | None = None
+
+
+def _settings_of_digests(df: "DataFrame") -> Mapping[str, str]:
+    if not df.is_cached:
+        return {}
+    return ONE_SHUFFLE | ONE_LOOP if len(df.columns) <= COLUMNS_IN_A_LOOP else ONE_SHUFFLE
 
 
 def _require_key(context: UploadContext) -> None:
