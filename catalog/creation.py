@@ -16,6 +16,7 @@ from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, create_marker, read_marker
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import enclosing, make_root
+from holdfast.catalog.transactions import Transactor
 
 _LOG = "_delta_log"
 
@@ -77,6 +78,14 @@ def _take_over(address: str) -> DeltaLedger:
         msg = f"{address} holds a Delta table that is no ledger of Holdfast: give an empty directory, or move the table away"
         raise AlreadyExistsError(msg)
     return DeltaLedger.open(address)
+
+
+def open_transactor(storage: Storage, environment: Environment) -> Transactor:
+    """The ledger of the catalog that is there, opened by whoever has but the storage: a task, an owner, a process of Spark's.
+
+    Raises as `read_marker` and `open_ledger` do.
+    """
+    return Transactor(open_ledger(storage, read_marker(storage)), environment)
 
 
 def open_ledger(storage: Storage, marker: Marker) -> DeltaLedger:

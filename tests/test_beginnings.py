@@ -1,7 +1,6 @@
 """What a job begins with: nothing is lost or renamed without a word, and a start that is refused has not happened."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from holdfast.catalog.state import Ref
 from holdfast.catalog.types import AttemptToken, Role, Scope, Status, StoredFile
 from tests.support.front_door import LARGE, ask, contents
 from tests.support.invariants import assert_catalog_sound
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[holdfast.Catalog]:
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
 
 
 def write(job: holdfast.Coordinator, **states: bytes) -> int:

@@ -1,7 +1,6 @@
 """State given as bytes: what counts as bytes, and that it is counted in bytes."""
 
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,6 @@ import pytest
 import holdfast
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import INLINE_LIMIT_BYTES
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[holdfast.Catalog]:
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("count", [4, INLINE_LIMIT_BYTES // 8 + 1], ids=["inline", "file"])

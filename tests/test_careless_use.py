@@ -2,7 +2,6 @@
 
 import errno
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
 from tests.support.invariants import assert_catalog_sound
 from tests.support.world import World
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[holdfast.Catalog]:
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
 
 
 def write(catalog: holdfast.Catalog, job: str, data: bytes, **options: Any) -> int:

@@ -6,7 +6,6 @@ from itertools import pairwise
 import pyarrow.parquet as pq
 import pytest
 
-import holdfast
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.types import ChainLimit, KeepAll, Role
 from holdfast.writers import spark_groups
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.xdist_group("spark")
 STATE = "planes"
 GROUPS = 8
 NO_LIMIT = ChainLimit(change_sets=1000, share_of_base=1e9)
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
 
 
 @pytest.fixture(params=["native", pytest.param("streamed", marks=pytest.mark.slow)])

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-import holdfast
 from holdfast.catalog.errors import DamagedFileError, UsageError
 from holdfast.catalog.types import ChainLimit, KeepAll, Role
 from holdfast.writers import spark_changes
@@ -17,12 +16,6 @@ STATE = "planes"
 GROUPS = 8
 NO_LIMIT = ChainLimit(change_sets=1000, share_of_base=1e9)
 SCHEMA = "id int, text string, number double"
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
 
 
 def coordinate(catalog, upload="streamed", chain=NO_LIMIT):

@@ -22,12 +22,6 @@ Files = dict[str, bytes]
 
 
 @pytest.fixture
-def catalog(tmp_path: Path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
-
-
-@pytest.fixture
 def job(catalog: holdfast.Catalog):
     with catalog.coordinate(JOB, max_parallelism=GROUPS) as coordinator:
         yield coordinator

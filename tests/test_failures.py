@@ -185,12 +185,6 @@ def test_a_full_disk_and_a_read_only_root_are_told_with_the_remedy_and_the_attem
 # ---- tasks of Spark ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def catalog(tmp_path: Path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
-
-
 def bare_python(path: Path) -> str:
     """An interpreter that has no packages."""
     path.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')

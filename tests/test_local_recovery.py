@@ -17,12 +17,6 @@ SIZE = len(LARGE)
 
 
 @pytest.fixture
-def catalog(tmp_path: Path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
-
-
-@pytest.fixture
 def job(catalog: holdfast.Catalog):
     with catalog.coordinate(JOB, max_parallelism=8) as coordinator:
         yield coordinator

@@ -14,12 +14,6 @@ JOB = "flights"
 
 
 @pytest.fixture
-def catalog(tmp_path: Path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
-
-
-@pytest.fixture
 def job(catalog: holdfast.Catalog):
     with catalog.coordinate(JOB, max_parallelism=8) as coordinator:
         yield coordinator

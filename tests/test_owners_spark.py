@@ -14,12 +14,6 @@ pytestmark = pytest.mark.xdist_group("spark")
 FILE = "name string, file_id string, path string, size_bytes long, sha256 string"
 
 
-@pytest.fixture
-def catalog(tmp_path: Path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
-
-
 def written(spark, owner: holdfast.Owner, names: list[str]) -> list[holdfast.OwnedFile]:
     """A file for each name, written by a task each."""
 

@@ -15,12 +15,6 @@ JOB, STATE, GROUPS = "flights", "rocks", 16
 ADAPTER = holdfast.RocksDBAdapter()
 
 
-@pytest.fixture
-def catalog(tmp_path: Path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened_catalog:
-        yield opened_catalog
-
-
 def entries(first: int, last: int, value: str = "value") -> dict[bytes, bytes]:
     return {f"key {i:06}".encode(): f"{value} {i}".encode() * 20 for i in range(first, last)}
 

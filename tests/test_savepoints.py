@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,6 @@ import holdfast
 from holdfast.catalog.errors import FencedError
 from tests.support.front_door import LARGE, ask, contents
 from tests.support.invariants import assert_catalog_sound, assert_clean
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[holdfast.Catalog]:
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
 
 
 def write(catalog: holdfast.Catalog, job: str = "flights", **states: bytes) -> int:

@@ -15,12 +15,6 @@ from tests.support.invariants import assert_catalog_sound
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-@pytest.fixture
-def catalog(tmp_path: Path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
-
-
 def rows(df) -> list[tuple]:
     return sorted(tuple(row) for row in df.collect())
 

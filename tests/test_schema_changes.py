@@ -2,7 +2,6 @@
 
 import pytest
 
-import holdfast
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import ChainLimit, KeepAll
 from tests.spark_support import row_texts
@@ -13,12 +12,6 @@ pytestmark = pytest.mark.xdist_group("spark")
 GROUPS = 8
 NO_LIMIT = ChainLimit(change_sets=1000, share_of_base=1e9)
 COLUMNS = {1: ["tailnum", "flights"], 2: ["tailnum", "flights", "seats"], 3: ["tailnum", "flights", "seats", "engine"]}
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
 
 
 def coordinate(catalog, chain=NO_LIMIT):

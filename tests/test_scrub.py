@@ -1,6 +1,5 @@
 """Scrub and vacuum on a real disk: what they delete, what they list and leave, and that one run is enough."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from holdfast.compaction.vacuum import run_vacuum
 from tests.support.faults import Faults
 from tests.support.faulty_storage import FaultyStorage
 from tests.support.invariants import assert_catalog_sound, assert_clean
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[holdfast.Catalog]:
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
 
 
 def die_after_the_manifest(catalog: holdfast.Catalog) -> str:

@@ -18,12 +18,6 @@ pytestmark = pytest.mark.xdist_group("spark")
 JOB, STATE = "flights", "planes"
 
 
-@pytest.fixture
-def catalog(tmp_path: Path):
-    with holdfast.open(tmp_path / "catalog", create=True) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="module")
 def session(spark):
     spark.dataSource.register(holdfast.HoldfastDataSource)

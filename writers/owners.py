@@ -70,11 +70,9 @@ class Owner:
 
     def release(self, files: Sequence[OwnedFile] | None = None) -> None:
         """As `catalog.release` of this owner, from wherever this is: it opens the ledger for the call."""
-        from holdfast.catalog.creation import open_ledger
-        from holdfast.catalog.marker import read_marker
+        from holdfast.catalog.creation import open_transactor
 
-        transactor = Transactor(open_ledger(self.storage, read_marker(self.storage)), self.environment)
-        release(transactor, self.job, self.name, files)
+        release(open_transactor(self.storage, self.environment), self.job, self.name, files)
 
 
 def own(transactor: Transactor, storage: Storage, environment: Environment, job: str, name: str, process: str | None) -> Owner:

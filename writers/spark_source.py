@@ -16,14 +16,12 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from holdfast.catalog import lifecycle
 from holdfast.catalog.clock import SystemEnvironment
-from holdfast.catalog.creation import open_ledger
+from holdfast.catalog.creation import open_transactor
 from holdfast.catalog.errors import DamagedFileError, UsageError
 from holdfast.catalog.key_groups import groups_of
-from holdfast.catalog.marker import read_marker
 from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
-from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.duckdb_read import state_sql
 from holdfast.writers.read_checks import require_digests_here
@@ -107,13 +105,13 @@ class FoundState:
 
     def is_kept(self) -> bool:
         """Whether the ledger, as it is now, says that the files must be there."""
-        return kept_by(_transactor(self.catalog), self.ref)()
+        return kept_by(open_transactor(self.catalog, SystemEnvironment()), self.ref)()
 
 
 def find_state(options: Mapping[str, str]) -> FoundState:
     """Raises NotFoundError, RefusedError (the checkpoint was dropped, or the state is no DataFrame), DamagedFileError."""
     storage = open_storage(options["path"])
-    transactor = _transactor(storage)
+    transactor = open_transactor(storage, SystemEnvironment())
     number = _number(options.get("checkpoint"))
     ref = transactor.look(lambda state: ref_of(state, options["job"], number))
     transactor.look(lambda state: lifecycle.require_live(state, ref, "read"))
@@ -220,7 +218,3 @@ def _number(text: str | None) -> int | None:
         msg = f"checkpoint={text!r} is no number of a checkpoint: give one, or leave the option out for the head"
         raise UsageError(msg)
     return int(text)
-
-
-def _transactor(storage: Storage) -> Transactor:
-    return Transactor(open_ledger(storage, read_marker(storage)), SystemEnvironment())

@@ -15,11 +15,10 @@ from pyspark.sql.types import StructType
 
 from holdfast.catalog import lifecycle
 from holdfast.catalog.clock import SystemEnvironment
-from holdfast.catalog.creation import open_ledger
+from holdfast.catalog.creation import open_transactor
 from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.lifecycle import Transaction
-from holdfast.catalog.marker import read_marker
 from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
@@ -54,7 +53,7 @@ def open_write(path: str, job: str, state: str, key: Sequence[str], schema: Stru
     require_state_name(state)
     check_schema(schema, state, key)
     storage, environment = open_storage(path), SystemEnvironment()
-    transactor = Transactor(open_ledger(storage, read_marker(storage)), environment)
+    transactor = open_transactor(storage, environment)
     job_id = register_job(transactor, environment, job, None)
     token = AttemptToken(environment.new_id())
     opened: AttemptOpened = transactor.run(lambda known: _start(known, job_id, token))
@@ -85,7 +84,7 @@ class _Write:
     schema: StructType
 
     def transactor(self) -> Transactor:
-        return Transactor(open_ledger(self.storage, read_marker(self.storage)), SystemEnvironment())
+        return open_transactor(self.storage, SystemEnvironment())
 
     def context(self, transactor: Transactor) -> UploadContext:
         """What the tasks need to know."""

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,10 +41,15 @@ def run(directory: Path, *, as_json: bool) -> int:
         show(0, WEEKS)
         result = run_demo(directory, progress=lambda week, what: show(week, WEEKS, what))
     problems = find_problems(result)
-    if as_json:
-        report.print_json(result.as_json())
+    return finish(directory, problems, result.as_json() if as_json else lines(result, problems))
+
+
+def finish(directory: Path, problems: Sequence[str], said: Mapping[str, Any] | Iterator[str]) -> int:
+    """Print what a demo has to tell, as JSON or as lines; returns its exit code."""
+    if isinstance(said, Mapping):
+        report.print_json(said)
     else:
-        report.print_lines(lines(result, problems))
+        report.print_lines(said)
         report.print_lines(farewell(directory))
     return 1 if problems else 0
 

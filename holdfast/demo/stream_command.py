@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast import report
-from holdfast.demo.command import PACKAGES, farewell, require_installed, told
+from holdfast.demo.command import PACKAGES, finish, require_installed, told
 from holdfast.demo.flights import WEEKS
 from holdfast.demo.stream_story import Death, StreamResult, find_problems, run_stream_demo
 
@@ -21,12 +21,7 @@ def run(directory: Path, *, as_json: bool, seed: int | None) -> int:
         show(0, WEEKS)
         result = run_stream_demo(directory, seed=seed, progress=lambda batch, what: show(batch, WEEKS, what))
     problems = find_problems(result)
-    if as_json:
-        report.print_json(result.as_json())
-    else:
-        report.print_lines(lines(result, problems))
-        report.print_lines(farewell(directory))
-    return 1 if problems else 0
+    return finish(directory, problems, result.as_json() if as_json else lines(result, problems))
 
 
 def lines(result: StreamResult, problems: list[str]) -> Iterator[str]:
