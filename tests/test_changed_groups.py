@@ -183,6 +183,26 @@ def test_all_types_and_odd_names_come_back_as_they_were(spark, streamed_job, zon
         assert_reads(spark, job, changed)
 
 
+@pytest.mark.parametrize("names", [("id", "price_", "price_${cur}"), ("i.d", "i_d", "x"), ("k1", "k${x}", "k${spark.app.name}")])
+def test_a_name_that_spark_would_take_for_another_is_its_column(spark, streamed_job, names):
+    """In the text of an expression Spark replaces `${...}` before it parses, and may take quoted names for patterns."""
+
+    def state(b="id * 2", c="text"):
+        return rows(spark).selectExpr("id", f"{b} AS b", f"{c} AS c").toDF(*names)
+
+    with session_settings(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"}):
+        write(streamed_job, state(), key=names[0])
+        assert write(streamed_job, state(), key=names[0])[1].new_bytes == 0
+        for changed in (state(c="if(id = 7, 'z', text)"), state(b="if(id = 7, 15, id * 2)")):
+            assert write(streamed_job, changed, key=names[0])[1].new_bytes > 0
+    latest = streamed_job.latest()
+    groups = dict(rows(spark).selectExpr("id", f"pmod(hash(id), {GROUPS})").collect())
+    for group in range(GROUPS):
+        read = latest.read(spark, STATE, key_groups=range(group, group + 1)).collect()
+        assert {row[0] for row in read} == {key for key, of in groups.items() if of == group}
+    assert {tuple(row) for row in latest.read(spark, STATE).collect()} == {(n, 15 if n == 7 else 2 * n, "a") for n in range(40)}
+
+
 # ---- when all of it is written ------------------------------------------------------------------------------------------------
 
 
@@ -256,8 +276,8 @@ APART = {
 @pytest.mark.parametrize("values", APART.values(), ids=APART)
 def test_rows_that_differ_have_different_hashes(spark, values):
     one, other = (spark.sql(f"select {value}") for value in values)
-    names = [f"c {i}" for i in range(len(one.columns))]
-    hashes = [df.toDF(*names).selectExpr(row_hash(df.toDF(*names))).head()[0] for df in (one, other)]
+    named = [df.toDF(*[f"c{i}" for i in range(len(df.columns))]) for df in (one, other)]
+    hashes = [df.selectExpr(row_hash(df.schema.fields)).head()[0] for df in named]
     assert hashes[0] != hashes[1]
 
 
@@ -274,7 +294,7 @@ def test_a_row_that_is_there_twice_is_seen(spark, tmp_path):
 
 def test_sums_go_beyond_64_bits_and_around(spark):
     digest = group_digests(keyed(spark.range(100_000), context_for(None, key=(), max_parallelism=1)))[0]
-    hashes = [row[0] for row in spark.range(100_000).selectExpr(row_hash(spark.range(1))).collect()]
+    hashes = [row[0] for row in spark.range(100_000).selectExpr(row_hash(spark.range(1).schema.fields)).collect()]
     assert digest.rows == 100_000
     assert digest.sum == (sum(hashes) + 2**63) % 2**64 - 2**63
 

@@ -1,12 +1,13 @@
 """Digests of rows, taken by Spark in the JVM: of each key group in one pass, and of all that an action writes."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.errors import UsageError
 from holdfast.writers.group_digests import GroupDigest, signed, total
 from holdfast.writers.spark_files import COUNTED_ROWS
-from holdfast.writers.spark_frame import BINARY_COLLATION, quoted
+from holdfast.writers.spark_frame import BINARY_COLLATION, quoted, with_plain_names
 from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
 
 if TYPE_CHECKING:
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 MARKS_IN_A_LONG = 31  # of two bits
+_WORD = re.compile("[A-Za-z0-9_]+").fullmatch
 _NULL, _NEGATIVE_ZERO = 1, 2
 
 
 def group_digests(frame: "DataFrame") -> dict[int, GroupDigest]:
     """The digest of each key group that has rows, of a frame as `keyed` gives it. Runs its plan once."""
-    hashed = frame.selectExpr(KEY_GROUP_COLUMN, f"{row_hash(frame)} AS hash")
+    named = _with_word_names(frame)
+    hashed = named.selectExpr(f"{named.columns[-1]} AS {KEY_GROUP_COLUMN}", f"{_user_hash(named, frame)} AS hash")
     found = hashed.groupBy(KEY_GROUP_COLUMN).agg(*_aggregates("hash")).collect()
     return {row[KEY_GROUP_COLUMN]: _digest(row) for row in found}
 
@@ -29,7 +32,18 @@ def digested(frame: "DataFrame") -> "tuple[DataFrame, Observation]":
     from pyspark.sql import Observation
 
     observation = Observation()
-    return frame.observe(observation, *_aggregates(row_hash(frame))), observation
+    named = _with_word_names(frame)
+    observed = named.observe(observation, *_aggregates(_user_hash(named, frame)))
+    return observed if named is frame else observed.toDF(*frame.columns), observation
+
+
+def _with_word_names(frame: "DataFrame") -> "DataFrame":
+    """The frame with names that mean themselves in the text of an expression: its own, if all are words."""
+    return frame if all(map(_WORD, frame.columns)) else with_plain_names(frame)
+
+
+def _user_hash(named: "DataFrame", frame: "DataFrame") -> str:
+    return row_hash([field for field, name in zip(named.schema.fields, frame.columns, strict=True) if name != KEY_GROUP_COLUMN])
 
 
 def require_same_rows(observation: "Observation", expected: Iterable[GroupDigest], context: UploadContext) -> None:
@@ -58,14 +72,13 @@ def refuse_nested(df: "DataFrame", context: UploadContext) -> None:
 _NESTED = frozenset({"array", "map", "struct"})
 
 
-def row_hash(frame: "DataFrame") -> str:
-    """A 64-bit hash of the user's columns of a row, as an expression, that tells all values apart that are written.
+def row_hash(fields: Sequence["StructField"]) -> str:
+    """A 64-bit hash of these columns of a row, whose names are words, as an expression: it tells all values apart that are written.
 
     Spark's hash passes over nulls, takes -0.0 for 0.0, and texts that are equal in a collation for the same. So a mark is hashed for
     each column as well, and texts of collations as their bytes. A text for Spark's parser, since a Column for each part is some calls to
     the JVM, which are a sixth of the time of ten million rows.
     """
-    fields = [field for field in frame.schema.fields if field.name != KEY_GROUP_COLUMN]
     marks = (_marks(fields[i : i + MARKS_IN_A_LONG]) for i in range(0, len(fields), MARKS_IN_A_LONG))
     return f"xxhash64({', '.join([*map(_value, fields), *marks])})"
 

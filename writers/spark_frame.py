@@ -9,7 +9,7 @@ from holdfast.writers.spark_files import COUNTED_ROWS
 from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation
+    from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import DataType, StructType
 
 # What both vehicles bring back unchanged (their contract's test). Everything else is refused before a byte is written; so are char(n) and
@@ -42,9 +42,11 @@ def keyed(df: "DataFrame", context: UploadContext) -> "DataFrame":
     from pyspark.sql import functions
 
     check_schema(df.schema, context.state, context.key_columns, is_streaming=df.isStreaming)
-    keys = ", ".join(map(quoted, context.key_columns))
-    group = f"pmod(hash({keys}), {context.max_parallelism})" if keys else "0"
-    return df.withColumn(KEY_GROUP_COLUMN, functions.expr(f"CAST({group} AS INT)"))
+    group: Column = functions.lit(0)
+    if context.key_columns:
+        keys = [functions.col(quoted(name)) for name in context.key_columns]
+        group = functions.pmod(functions.hash(*keys), functions.lit(context.max_parallelism))
+    return df.withColumn(KEY_GROUP_COLUMN, group.cast("int"))
 
 
 def counted(frame: "DataFrame") -> "tuple[DataFrame, Observation]":
@@ -55,8 +57,17 @@ def counted(frame: "DataFrame") -> "tuple[DataFrame, Observation]":
     return frame.observe(observation, functions.count(functions.lit(1)).alias(COUNTED_ROWS)), observation
 
 
+def with_plain_names(frame: "DataFrame") -> "DataFrame":
+    """Columns named c0, c1, ...: Arrow's way out of Spark, and expressions that are a text, stumble over what may be in a user's names."""
+    return frame.toDF(*[f"c{i}" for i in range(len(frame.columns))])
+
+
 def quoted(name: str) -> str:
-    """A column's name as Spark's parser takes it: the whole of it a name, whatever is in it."""
+    """A column's name as `functions.col` and `select` take it: the whole of it a name, whatever is in it.
+
+    Not so in the text of an expression: Spark puts values in place of `${...}` before it parses that, and a setting
+    (`spark.sql.parser.quotedRegexColumnNames`) makes such names patterns.
+    """
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -28,10 +28,10 @@ from holdfast.writers.spark_files import (
     require_all_rows,
     state_info,
 )
-from holdfast.writers.spark_frame import has_columns_of, keyed
+from holdfast.writers.spark_frame import has_columns_of, keyed, with_plain_names
 from holdfast.writers.spark_session import settings
 from holdfast.writers.spark_sorting import timed_sort
-from holdfast.writers.spark_streamed import ACTION_SETTINGS, ROW_GROUP_BYTES, upload_of_task, upload_tables, with_plain_names
+from holdfast.writers.spark_streamed import ACTION_SETTINGS, ROW_GROUP_BYTES, upload_of_task, upload_tables
 from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext, Vehicle
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from holdfast.catalog.paths import streamed_file
 from holdfast.catalog.types import Ack
 from holdfast.writers.parquet_layout import Part, PartDigests, parts_of
 from holdfast.writers.spark_files import FileReport, acks_for, collect_reports, milliseconds, report_batch, report_schema, require_all_rows
-from holdfast.writers.spark_frame import counted, keyed
+from holdfast.writers.spark_frame import counted, keyed, with_plain_names
 from holdfast.writers.spark_key_groups import arranged
 from holdfast.writers.spark_session import settings
 from holdfast.writers.spark_sorting import timed_sort_of_savepoint
@@ -54,11 +54,6 @@ class StreamedVehicle:
             reports = collect_reports(with_plain_names(frame).mapInArrow(upload, report_schema()))
         require_all_rows(reports, observation, context)
         return acks_for(reports, context, upload_ms=milliseconds(started, self.environment), sort_ms=sort.ms)
-
-
-def with_plain_names(frame: "DataFrame") -> "DataFrame":
-    """Arrow's way out of Spark looks columns up by name and stumbles over dots and backticks: the receiver gives the names back."""
-    return frame.toDF(*[f"c{i}" for i in range(len(frame.columns))])
 
 
 def _upload(
