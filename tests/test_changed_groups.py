@@ -11,7 +11,7 @@ from holdfast.catalog.types import ChainLimit, KeepAll, Role
 from holdfast.writers import spark_groups
 from holdfast.writers.group_digests import decode
 from holdfast.writers.spark_digests import group_digests, row_hash
-from holdfast.writers.spark_frame import keyed
+from holdfast.writers.spark_frame import keyed, with_plain_names
 from tests.spark_support import context_for, row_texts, session_settings
 from tests.vehicle_contract import MANY_TYPES
 
@@ -276,8 +276,7 @@ APART = {
 @pytest.mark.parametrize("values", APART.values(), ids=APART)
 def test_rows_that_differ_have_different_hashes(spark, values):
     one, other = (spark.sql(f"select {value}") for value in values)
-    named = [df.toDF(*[f"c{i}" for i in range(len(df.columns))]) for df in (one, other)]
-    hashes = [df.selectExpr(row_hash(df.schema.fields)).head()[0] for df in named]
+    hashes = [df.selectExpr(row_hash(df.schema.fields)).head()[0] for df in map(with_plain_names, (one, other))]
     assert hashes[0] != hashes[1]
 
 

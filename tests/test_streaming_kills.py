@@ -18,6 +18,7 @@ from tests.support.invariants import assert_catalog_sound, assert_clean
 
 pytestmark = pytest.mark.slow  # each life starts a JVM; tests/test_stream.py shows the same within one session
 MOST_LIVES = 40
+ROWS_IN_A_FILE = 20
 
 
 def put(directory: Path, files: int, random: Random) -> None:
@@ -25,7 +26,7 @@ def put(directory: Path, files: int, random: Random) -> None:
     (directory / "in").mkdir()
     ids = count()
     for n in range(files):
-        rows = [{"id": next(ids), "key": f"k{random.randrange(12)}", "amount": random.randrange(-50, 100)} for _ in range(20)]
+        rows = [{"id": next(ids), "key": f"k{random.randrange(12)}", "amount": random.randrange(-50, 100)} for _ in range(ROWS_IN_A_FILE)]
         place = directory / "in" / f"{n:03}.json"
         place.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         os.utime(place, (1_000_000_000 + n, 1_000_000_000 + n))
@@ -54,8 +55,8 @@ def batches_of(directory: Path) -> list[int]:
     return sorted(int(log.name) for log in (directory / "offsets" / "commits").iterdir() if log.name.isdecimal())
 
 
-def check(directory: Path) -> None:
-    """Every batch is one checkpoint and in it once, the state is the batch run's, and what the dead left can be cleaned."""
+def check(directory: Path, files: int) -> None:
+    """Every batch is one checkpoint, every file is in one batch, whole and once, the state is the batch run's, and what the dead left can be cleaned."""
     batches = batches_of(directory)
     assert batches == [*range(len(batches))]
     with holdfast.open(directory / "catalog") as catalog:
@@ -67,6 +68,9 @@ def check(directory: Path) -> None:
         rows = streamed.duckdb("rows").fetchall()
         assert sorted(row[:3] for row in rows) == sorted(batch.duckdb("rows").fetchall())
         assert sorted({row[3] for row in rows}) == batches
+        batch_of_file = sorted({(row[0] // ROWS_IN_A_FILE, row[3]) for row in rows})
+        assert [file for file, _ in batch_of_file] == [*range(files)]
+        assert [batch_id for _, batch_id in batch_of_file] == sorted(batch_id for _, batch_id in batch_of_file)
         streamed.close()
         batch.close()
         catalog.vacuum()
@@ -80,7 +84,7 @@ def test_a_driver_killed_between_our_commit_and_sparks_leaves_a_batch_that_is_no
     assert live(tmp_path, "told 1")
     assert not live(tmp_path, "")
     assert batches_of(tmp_path) == [0, 1]
-    check(tmp_path)
+    check(tmp_path, 2)
 
 
 def deaths(random: Random) -> Iterator[str]:
@@ -99,7 +103,8 @@ def test_a_driver_killed_at_random_until_the_stream_ends_leaves_what_a_batch_run
     seed = int(os.environ.get("HOLDFAST_SEED", Random().getrandbits(31)))
     print(f"HOLDFAST_SEED={seed}")
     random = Random(seed)
-    put(tmp_path, 8, random)
+    files = 8
+    put(tmp_path, files, random)
     killed = 0
     for death in islice(deaths(random), MOST_LIVES):
         was_killed = live(tmp_path, death)
@@ -109,4 +114,4 @@ def test_a_driver_killed_at_random_until_the_stream_ends_leaves_what_a_batch_run
             break
     assert killed
     assert not live(tmp_path, "")
-    check(tmp_path)
+    check(tmp_path, files)

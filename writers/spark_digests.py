@@ -108,6 +108,7 @@ def _is_told(field: "StructField") -> str:
 def _mark(field: "StructField", shift: int) -> str:
     """Whether the schema allows nulls does not matter: it differs between plans."""
     name = quoted(field.name)
+    # Equality first: it is asked of zeros only whether their text has a sign.
     negative = f"WHEN {name} = 0.0D AND CAST({name} AS STRING) = '-0.0' THEN {_NEGATIVE_ZERO << shift}L " if _is_floating(field) else ""
     return f"CASE WHEN {name} IS NULL THEN {_NULL << shift}L {negative}ELSE 0L END"
 
