@@ -28,7 +28,8 @@ class LayeredState:
         table = pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema)
         table = table.append_column("_key_group", pa.array(self.groups(rows), pa.int32())).sort_by("_key_group")
         file_id = FileId(f"0123456789abcdef-{len(self.files)}-0")
-        path = f"jobs/j-1a2b3c4d/shared/7-0123456789abcdef-{len(self.files)}/part-0.parquet"
+        name = f"part-{len(self.files) % 3}.parquet"  # some files have one name, in directories of their own
+        path = f"jobs/j-1a2b3c4d/shared/7-0123456789abcdef-{len(self.files)}/{name}"
         place = self.storage.root / path
         place.parent.mkdir(parents=True)
         pq.write_table(table, place, store_schema=False, row_group_size=max(1, -(-len(rows) // row_groups)))

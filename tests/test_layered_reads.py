@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections import Counter
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.layers import seen_chunks
 from holdfast.catalog.storage_local import LocalStorage
 from holdfast.catalog.types import Role
-from holdfast.writers import spark_merge
+from holdfast.writers import spark_merge, spark_read
 from holdfast.writers.duckdb_read import read_duckdb
 from holdfast.writers.increments import chunks_of
 from holdfast.writers.spark_files import state_info
@@ -145,6 +146,36 @@ def test_rows_of_the_base_that_no_change_names_are_kept_as_often_as_they_are_the
     assert comparable(each.asDict() for each in state.read(spark).collect()) == expected
     kept = read_duckdb(state.storage, state.info, state.chunks, state.files, max_parallelism=GROUPS)
     assert comparable(dict(zip(kept.columns, each, strict=True)) for each in kept.fetchall()) == expected
+
+
+ROW = {"name": "a", "x": 1.5, "_layer": 0, "rank": "r"}
+
+
+def layered(spark, storage, *roles):
+    """A base and, in layers above it, one row each of these roles, all of one key."""
+    json = spark.createDataFrame([], "name string, x double, _layer long, rank string").schema.json()
+    state = LayeredState(storage, SCHEMA, json, KEY, GROUPS)
+    for layer, role in enumerate([Role.BASE, *roles]):
+        state.add(layer, role, [{**ROW, "_layer": layer}])
+    return state
+
+
+@pytest.mark.parametrize("roles", [[Role.UPSERTS], [Role.DELETES], [Role.UPSERTS] * 3, [Role.UPSERTS, Role.DELETES]])
+def test_keys_are_looked_up_by_one_long_however_few_layers_there_are(spark, tmp_path, roles):
+    """A second key, which Spark adds where it knows that all ranks are equal, doubles the time of the join."""
+    rows = layered(spark, new_storage(tmp_path / "s"), *roles).read(spark)
+    joins = [line for line in rows._jdf.queryExecution().executedPlan().toString().splitlines() if "BroadcastHashJoin" in line]
+    assert len(joins) == (2 if len(roles) > 1 else 1)
+    for join in joins:
+        assert re.search(r"BroadcastHashJoin \[xxhash64\([^\]]*\)\], \[hash#\d+L\], LeftAnti", join), join
+
+
+@pytest.mark.parametrize("layers_in_a_scan", [1, 2, 32])
+@pytest.mark.parametrize("top", [Role.UPSERTS, Role.DELETES])
+def test_of_many_layers_the_highest_says_what_a_key_is_worth(spark, tmp_path, monkeypatch, layers_in_a_scan, top):
+    monkeypatch.setattr(spark_read, "LAYERS_IN_A_SCAN", layers_in_a_scan)
+    state = layered(spark, new_storage(tmp_path / "s"), *[Role.UPSERTS] * 4, Role.DELETES, *[Role.UPSERTS] * 3, top)
+    assert [row._layer for row in state.read(spark).collect()] == ([9] if top is Role.UPSERTS else [])
 
 
 @pytest.mark.parametrize("join", ["broadcast", "shuffled"])

@@ -24,12 +24,14 @@ BASE_RANK = 0  # ranks of the change sets count from 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layered:
-    """A state's base, and by layer the rows and the keys of its change sets; `changed` has the key columns of upserts and deletes."""
+    """A state's base, and the rows of all its change sets, each with the rank of its own in a column; deletes have the key columns only."""
 
     key_columns: tuple[str, ...]
     base: "DataFrame"
-    upserts: "Sequence[tuple[int, DataFrame]]"
-    changed: "Sequence[tuple[int, DataFrame]]"
+    upserts: "DataFrame | None"
+    deletes: "DataFrame | None"
+    rank: str  # the column's name
+    has_hidden_upserts: bool  # whether a change set lies above an upsert
     changed_rows: int
     changed_bytes: int
 
@@ -38,33 +40,30 @@ def merged(layered: Layered) -> "DataFrame":
     """The rows that no higher layer replaces or deletes. Keys are compared as Spark groups them: nulls, NaNs and zeros are equal."""
     from pyspark.sql import functions
 
-    ranks = {layer: rank for rank, layer in enumerate(sorted({layer for layer, _ in layered.changed}), BASE_RANK + 1)}
     names = [f"k{i}" for i in range(len(layered.key_columns))]
-    keys_by_rank = [
-        keys.select(*[keys[quoted(column)].alias(name) for column, name in zip(layered.key_columns, names, strict=True)])
-        .withColumn("rank", functions.lit(ranks[layer]))
-        .withColumn("hash", functions.xxhash64(*names))
-        for layer, keys in layered.changed
+    keys_and_rank = [
+        *(functions.col(quoted(column)).alias(name) for column, name in zip(layered.key_columns, names, strict=True)),
+        functions.col(layered.rank).alias("rank"),
     ]
-    changed = reduce(lambda left, right: left.unionAll(right), keys_by_rank)
+    changes = [frame.select(*keys_and_rank) for frame in (layered.upserts, layered.deletes) if frame is not None]
+    changed = reduce(lambda left, right: left.unionAll(right), changes).withColumn("hash", functions.xxhash64(*names))
     is_small = max(layered.changed_bytes, layered.changed_rows * ROW_BYTES) <= BROADCAST_BYTES
     join = _broadcast_join if is_small else _shuffled_join
     rows = join(layered.base, changed, layered.key_columns, names, functions.lit(BASE_RANK))
-    if not layered.upserts:
+    upserts = layered.upserts
+    if upserts is None:
         return rows
-    rank = _free_name("rank", layered.base.columns)
-    upserts = reduce(
-        lambda left, right: left.unionAll(right),
-        [frame.withColumn(rank, functions.lit(ranks[layer])) for layer, frame in layered.upserts],
-    )
-    return rows.unionAll(join(upserts, changed, layered.key_columns, names, upserts[rank]).drop(rank))
+    if layered.has_hidden_upserts:
+        upserts = join(upserts, changed, layered.key_columns, names, upserts[layered.rank])
+    return rows.unionAll(upserts.drop(layered.rank))
 
 
 def _broadcast_join(rows: "DataFrame", changed: "DataFrame", columns: Sequence[str], names: Sequence[str], rank: "Column") -> "DataFrame":
     """By a hash of the key, as a long: Spark finds a row by a single long in much less time than by columns of other types."""
     from pyspark.sql import functions
 
-    # A product, because Spark would take a plain equality out of the condition, and join by the key's columns as well as by the hash.
+    # A product, because Spark would take a plain equality out of the condition, and join by the key's columns as well as by the hash. It
+    # does so where it knows that all ranks are one and the same, too: they must come from the rows.
     above = _equal(rows, changed, columns, names).cast("int") * changed["rank"] > rank
     hashed = functions.xxhash64(*[rows[quoted(column)] for column in columns]) == changed["hash"]
     return rows.join(functions.broadcast(changed), hashed & above, "left_anti")
@@ -77,10 +76,3 @@ def _shuffled_join(rows: "DataFrame", changed: "DataFrame", columns: Sequence[st
 def _equal(rows: "DataFrame", changed: "DataFrame", columns: Sequence[str], names: Sequence[str]) -> "Column":
     equal = [rows[quoted(column)].eqNullSafe(changed[name]) for column, name in zip(columns, names, strict=True)]
     return reduce(lambda left, right: left & right, equal)
-
-
-def _free_name(name: str, taken: Sequence[str]) -> str:
-    lower = {each.lower() for each in taken}
-    while name in lower:
-        name = f"_{name}"
-    return name

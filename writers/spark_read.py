@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ FIELD_ID = "parquet.field.id"
 DIRECT_AT_MOST = 1.5
 DIRECT_SUBTASKS = 64  # a scan costs the driver some milliseconds
 FEW_RANGES = 8
+# A scan for each layer costs the driver milliseconds, and has a task at least; a layer more in one costs each of its rows some nanoseconds.
+LAYERS_IN_A_SCAN = 32
 
 
 def read_state(
@@ -110,11 +112,14 @@ class _Reader:
         if not plan.has_changes:
             return base
         keys = type(schema)([schema[name] for name in self.info.key_columns])
+        rank = _free_name("rank", [*schema.names, KEY_GROUP_COLUMN])
         layered = Layered(
             key_columns=self.info.key_columns,
             base=base,
-            upserts=[(scan.layer, self._scan(scan, schema, with_group=with_group)) for scan in plan.upserts],
-            changed=[(scan.layer, self._scan(scan, keys)) for scan in (*plan.upserts, *plan.deletes)],
+            upserts=self._ranked(plan.upserts, schema, rank, with_group=with_group),
+            deletes=self._ranked(plan.deletes, keys, rank),
+            rank=rank,
+            has_hidden_upserts=len({scan.layer for scan in (*plan.upserts, *plan.deletes)}) > 1,
             changed_rows=plan.change_rows,
             changed_bytes=plan.change_bytes,
         )
@@ -131,17 +136,75 @@ class _Reader:
         frames = [self._scan(scan, schema, with_group=with_group) for scan in scans or [Scan(layer=0, paths=())]]
         return reduce(lambda left, right: left.unionAll(right), frames)
 
+    def _ranked(self, scans: Sequence[Scan], schema: "StructType", rank: str, *, with_group: bool = False) -> "DataFrame | None":
+        """Rows of change sets, each with the rank of its layer in one column more; None without any."""
+        if not scans:
+            return None
+        frames = [_with_rank(self._wanted(_as_one(alike), schema, with_group=with_group), rank, alike) for alike in _alike(scans)]
+        return reduce(lambda left, right: left.unionAll(right), [_plain(frame, with_group=with_group) for frame in frames])
+
     def _scan(self, scan: Scan, schema: "StructType", *, with_group: bool = False) -> "DataFrame":
         """Only the columns that are asked for are read."""
+        return _plain(self._wanted(scan, schema, with_group=with_group), with_group=with_group)
+
+    def _wanted(self, scan: Scan, schema: "StructType", *, with_group: bool) -> "DataFrame":
+        """The rows of a scan; last, if that is wanted or was needed to choose them, the key group."""
         asked = schema if scan.groups is None and not with_group else type(schema)([*schema.fields]).add(KEY_GROUP_COLUMN, "integer")
         paths = (spark_pattern(self.storage, path) for path in scan.paths)
         frame = self.spark.read.schema(asked).options(**READ_OPTIONS).parquet(*paths)
-        if scan.groups is not None:
-            frame = frame.where(_within(scan.groups))
-        return frame if with_group else frame.drop(KEY_GROUP_COLUMN)
+        return frame if scan.groups is None else frame.where(_within(scan.groups))
 
     def _schema(self) -> "StructType":
         return state_schema(self.info)
+
+
+def _plain(frame: "DataFrame", *, with_group: bool) -> "DataFrame":
+    return frame if with_group else frame.drop(KEY_GROUP_COLUMN)
+
+
+def _alike(scans: Sequence[Scan]) -> list[list[Scan]]:
+    """The scans of change sets that can be one: of the same key groups, few enough, and a row's file name tells its layer."""
+    found: list[list[Scan]] = []
+    last: dict[tuple[range, ...] | None, tuple[list[Scan], set[str]]] = {}
+    for scan in scans:
+        alike, taken = last.get(scan.groups, ([], set()))
+        names = set(map(_name, scan.paths))
+        if not alike or len(alike) == LAYERS_IN_A_SCAN or taken & names:
+            alike, taken = [], set()
+            found.append(alike)
+        alike.append(scan)
+        last[scan.groups] = alike, taken | names
+    return found
+
+
+def _as_one(alike: Sequence[Scan]) -> Scan:
+    return replace(alike[0], paths=tuple(path for scan in alike for path in scan.paths))
+
+
+def _with_rank(frame: "DataFrame", rank: str, scans: Sequence[Scan]) -> "DataFrame":
+    """With the rank of each row's layer, by the name of its file: one more than the layer's number, so that the base's is below all."""
+    from pyspark.sql import functions
+
+    whens = " ".join(f"WHEN {rank} IN ({', '.join(_literal(_name(path)) for path in scan.paths)}) THEN {scan.layer + 1}" for scan in scans)
+    # A rank of null would bring back what the row replaces: it cannot be, and must not be silent.
+    text = f"CASE {whens} ELSE raise_error(concat('a file of no layer: ', {rank})) END"
+    name = frame.metadataColumn("_metadata").getField("file_name")  # by this call: a column of the user may have the name
+    return frame.withColumn(rank, name).withColumn(rank, functions.expr(text))
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    lower = {each.lower() for each in taken}
+    while name in lower:
+        name = f"_{name}"
+    return name
 
 
 def state_schema(info: StateInfo) -> "StructType":
