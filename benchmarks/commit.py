@@ -21,7 +21,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.transaction import AddAction
 
 from benchmarks.harness import Result, interleave, ratio, seconds, spread
-from holdfast.catalog import lifecycle, paths
+from holdfast.catalog import job_rules, lifecycle, paths
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.commit_rule import Identity
@@ -121,9 +121,9 @@ class Job:
         environment = SystemEnvironment()
         transactor = Transactor(DeltaLedger.create(directory, catalog_id=environment.new_id()), environment)
         job_id, token = paths.new_job_id("flights", environment.new_id()), AttemptToken(environment.new_id())
-        transactor.run(lambda state: lifecycle.register(state, job_id, "flights", 128))
+        transactor.run(lambda state: job_rules.register(state, job_id, "flights", 128))
         transactor.keep_handles_of(job_id)
-        epoch: int = transactor.run(lambda state: lifecycle.start(state, job_id, None))
+        epoch: int = transactor.run(lambda state: job_rules.start(state, job_id, None))
         transactor.run(lambda state: lifecycle.open_checkpoint(state, job_id, epoch, token, None))
         return cls(transactor, environment, job_id, token)
 

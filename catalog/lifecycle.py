@@ -1,4 +1,4 @@
-"""The lifecycle transactions of the design, section 5, as pure decisions: state in, facts and keys out, or an error that says why not.
+"""The lifecycle transactions of checkpoints (design, section 5) as pure decisions: state in, facts and keys out, or why not, as an error.
 
 Each decision is made against one snapshot and committed by compare-and-swap on the keys it names (`transactions.py`), so that what it
 required still holds when it lands. A transaction that reads another job's checkpoint touches that job's key at its current version.
@@ -15,12 +15,9 @@ from holdfast.catalog.commit_rule import handle_changes, retired, retired_by_cla
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, RefusedError
 from holdfast.catalog.state import Attempt, CatalogState, JobState, Ref
 from holdfast.catalog.types import (
-    MAX_PARALLELISM_LIMIT,
     AttemptToken,
     CheckpointId,
     JobId,
-    OnEnd,
-    Outcome,
     Purpose,
     Scope,
     Status,
@@ -41,100 +38,6 @@ def job_key(job_id: JobId) -> str:
     return f"holdfast/job/{job_id}"
 
 
-def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int) -> Transaction:
-    """A new job. Registering carries its name as a key as well: one name never gets two jobs."""
-    if name in state.names:
-        msg = f"the catalog already has a job named {name!r} ({state.names[name]}): coordinate it, or choose another name"
-        raise AlreadyExistsError(msg)
-    if job_id in state.jobs:
-        msg = f"the id {job_id} for job {name!r} is taken: call again, the next one will be another"
-        raise AlreadyExistsError(msg)
-    if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
-        msg = f"job {name!r} cannot have max_parallelism={max_parallelism}: give 1 to {MAX_PARALLELISM_LIMIT}"
-        raise RefusedError(msg)
-    fact = f.JobRegistered(job_id=job_id, seq=1, job=name, max_parallelism=max_parallelism)
-    return Transaction([fact], {job_key(job_id): 1, f"holdfast/name/{name}": 1}, job_id)
-
-
-def start(
-    state: CatalogState,
-    job_id: JobId,
-    begin: Ref | None,
-    *,
-    claim: bool = False,
-    first: AttemptToken | None = None,
-    source: Ref | None = None,
-) -> Transaction:
-    """A coordinator's start: a new epoch that begins with `begin`; ends the open attempts of older epochs and no others.
-
-    With `claim`, the job of `begin` gets a new epoch as well, which fences its coordinator, and this job's retention owns its
-    checkpoints from here, until a coordinator of its own starts. Every later start of this job raises the epochs of all it has claimed.
-    `first` is opened at once, and pins `begin`, or the `source` that is copied: what is another job's goes at no version unpinned.
-    """
-    job, keys = state.job(job_id), _keys(state, job_id, state.job(job_id).seq + 1, begin)
-    if begin is not None:
-        require_live(state, begin, "begin with")
-        if state.checkpoint(begin).fact.is_savepoint:
-            msg = f"job {job.name!r} cannot go on from a savepoint itself ({begin.checkpoint_id} of {begin.job_id}): it is copied first"
-            raise RefusedError(msg)
-    claimed = state.claimed_by(job_id)
-    if claim and begin is not None and begin.job_id != job_id and state.job(begin.job_id) not in claimed:
-        claimed.append(state.job(begin.job_id))
-    facts = _epoch(job, begin, None)
-    for other in claimed:
-        facts += _epoch(other, other.begin, job_id)
-        keys[job_key(other.job_id)] = other.seq + 1
-    if first is not None:
-        pinned = source or begin
-        if pinned is not None:
-            require_live(state, pinned, "build on")
-            keys = {**_keys(state, job_id, job.seq + 1, pinned), **keys}
-        facts.append(_opened(job, job.seq + 1, first, CheckpointId(job.last_checkpoint_id + 1), job.epoch + 1, pinned))
-    return Transaction(facts, keys, job.epoch + 1)
-
-
-def _epoch(job: JobState, begin: Ref | None, claimed_by: JobId | None) -> list[f.Fact]:
-    seq, epoch = job.seq + 1, job.epoch + 1
-    started = f.Started(
-        job_id=job.job_id,
-        seq=seq,
-        epoch=epoch,
-        parent_job_id=begin.job_id if begin else None,
-        parent_checkpoint_id=begin.checkpoint_id if begin else None,
-        claimed_by=claimed_by,
-    )
-    why = f"epoch {epoch} started" if claimed_by is None else f"job {claimed_by} claimed it with epoch {epoch}"
-    ended = [
-        attempt_ended(job.job_id, seq, token, Status.KILLED, why)
-        for token, attempt in job.open_attempts.items()
-        if attempt.opened.epoch is not None
-    ]
-    return [started, *ended]
-
-
-def end_job(state: CatalogState, job_id: JobId, epoch: int, outcome: Outcome, reason: str | None, on_end: OnEnd) -> Transaction:
-    """The program is done. Its checkpoints stay, or go where the policy names the outcome, and with them those of the jobs that it has
-    claimed; held ones and savepoints always stay."""
-    job = state.job(job_id)
-    require_newest_epoch(job, epoch, "end the job")
-    seq = job.seq + 1
-    keys = {job_key(job_id): seq}
-    facts: list[f.Fact] = [f.JobEnded(job_id=job_id, seq=seq, outcome=outcome, reason=reason)]
-    facts += [
-        attempt_ended(job_id, seq, token, Status.ABORTED, f"the job has {outcome}")
-        for token, attempt in job.open_attempts.items()
-        if attempt.opened.epoch is not None
-    ]
-    if outcome in on_end.drop:
-        for owned in (job, *state.claimed_by(job_id)):
-            keys[job_key(owned.job_id)] = owned.seq + 1
-            facts += [
-                f.Dropped(job_id=owned.job_id, seq=owned.seq + 1, checkpoint_id=n, reason=f"the job {job.name} has {outcome}")
-                for n, _ in owned.droppable()
-            ]
-    return Transaction(facts, keys, None)
-
-
 def open_checkpoint(state: CatalogState, job_id: JobId, epoch: int, token: AttemptToken, parent: Ref | None) -> Transaction:
     """An attempt for the job's next checkpoint id on a live parent, which is pinned from here."""
     job = state.job(job_id)
@@ -142,8 +45,8 @@ def open_checkpoint(state: CatalogState, job_id: JobId, epoch: int, token: Attem
     if parent is not None:
         require_live(state, parent, "build on")
     seq = job.seq + 1
-    opened = _opened(job, seq, token, CheckpointId(job.last_checkpoint_id + 1), epoch, parent)
-    return Transaction([opened], _keys(state, job_id, seq, parent), opened)
+    opened = attempt_opened(job, seq, token, CheckpointId(job.last_checkpoint_id + 1), epoch, parent)
+    return Transaction([opened], touched_keys(state, job_id, seq, parent), opened)
 
 
 def open_reading(state: CatalogState, ref: Ref, token: AttemptToken, process: str | None = None) -> Transaction:
@@ -214,7 +117,7 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
             ]
     if request.next_attempt is not None:
         next_id = CheckpointId(job.last_checkpoint_id + 1)
-        facts.append(_opened(job, seq, request.next_attempt, next_id, attempt.opened.epoch, Ref(job_id, number)))
+        facts.append(attempt_opened(job, seq, request.next_attempt, next_id, attempt.opened.epoch, Ref(job_id, number)))
     return Transaction(facts, keys, committed)
 
 
@@ -245,8 +148,8 @@ def end_attempt(
     if next_attempt is None:
         return Transaction(facts, {job_key(job_id): seq})
     number = CheckpointId(job.last_checkpoint_id + 1)
-    opened = _opened(job, seq, next_attempt, number, attempt.opened.epoch, attempt.parent)
-    return Transaction([*facts, opened], _keys(state, job_id, seq, attempt.parent), opened)
+    opened = attempt_opened(job, seq, next_attempt, number, attempt.opened.epoch, attempt.parent)
+    return Transaction([*facts, opened], touched_keys(state, job_id, seq, attempt.parent), opened)
 
 
 def drop(state: CatalogState, ref: Ref, reason: str, epoch: int | None = None) -> Transaction:
@@ -368,12 +271,14 @@ def _require_own_or_inherited(job: JobState, request: CommitRequest) -> None:
 # ---- facts ----------------------------------------------------------------------------------------------------------
 
 
-def _keys(state: CatalogState, job_id: JobId, seq: int, read: Ref | None) -> dict[str, int]:
+def touched_keys(state: CatalogState, job_id: JobId, seq: int, read: Ref | None) -> dict[str, int]:
     touched = {job_key(read.job_id): state.job(read.job_id).seq} if read is not None and read.job_id != job_id else {}
     return {job_key(job_id): seq, **touched}
 
 
-def _opened(job: JobState, seq: int, token: AttemptToken, number: CheckpointId, epoch: int | None, parent: Ref | None) -> f.AttemptOpened:
+def attempt_opened(
+    job: JobState, seq: int, token: AttemptToken, number: CheckpointId, epoch: int | None, parent: Ref | None
+) -> f.AttemptOpened:
     return f.AttemptOpened(
         job_id=job.job_id,
         seq=seq,

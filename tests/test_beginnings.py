@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.catalog import lifecycle, paths
+from holdfast.catalog import job_rules, lifecycle, paths
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.state import Ref
 from holdfast.catalog.types import AttemptToken, Role, Scope, Status, StoredFile
@@ -48,7 +48,7 @@ def test_the_ledger_refuses_a_line_that_goes_on_from_a_savepoint(catalog: holdfa
         ref = Ref(job.job_id, job.savepoint("mine").checkpoint_id)
         transactor = catalog._transactor
         with pytest.raises(holdfast.RefusedError, match="cannot go on from a savepoint itself"):
-            transactor.run(lambda state: lifecycle.start(state, job.job_id, ref))
+            transactor.run(lambda state: job_rules.start(state, job.job_id, ref))
         opened = transactor.run(lambda state: lifecycle.open_checkpoint(state, job.job_id, job.epoch, AttemptToken("0" * 16), ref))
         manifest = job.latest().manifest  # type: ignore[union-attr]
         request = CommitRequest(

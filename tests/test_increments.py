@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import lifecycle, paths
+from holdfast.catalog import job_rules, lifecycle, paths
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.state import CatalogState, Ref
@@ -159,8 +159,8 @@ def test_a_commit_writes_the_change_and_no_more() -> None:
         )
         return say(lifecycle.commit_checkpoint(state, job, request))[0]
 
-    say(lifecycle.register(state, job, "flights", 32_768))
-    _, epoch = say(lifecycle.start(state, job, None))
+    say(job_rules.register(state, job, "flights", 32_768))
+    _, epoch = say(job_rules.start(state, job, None))
     base = [replace(chunk(0, (0, 7)), file_id=FileId(f"base-{n}")) for n in range(handles)]
     one, two = AttemptToken("1" * 16), AttemptToken("2" * 16)
     say(lifecycle.open_checkpoint(state, job, epoch, one, None))

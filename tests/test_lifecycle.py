@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import lifecycle, paths
+from holdfast.catalog import job_rules, lifecycle, paths
 from holdfast.catalog.cleanup import References, find_garbage
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.commit_rule import by_identity, handle_changes, retired
@@ -59,8 +59,8 @@ class History:
     def __init__(self) -> None:
         self.references = References()
         self.tokens = 100
-        self.say(lifecycle.register(self.state, JOB, "flights", 128))
-        self.epoch = self.say(lifecycle.start(self.state, JOB, None))
+        self.say(job_rules.register(self.state, JOB, "flights", 128))
+        self.epoch = self.say(job_rules.start(self.state, JOB, None))
 
     @property
     def state(self) -> CatalogState:
@@ -124,7 +124,7 @@ class History:
 
     def rollback(self, number: int | None) -> None:
         ref = None if number is None else Ref(JOB, CheckpointId(number))
-        self.epoch = self.say(lifecycle.start(self.state, JOB, ref))
+        self.epoch = self.say(job_rules.start(self.state, JOB, ref))
 
 
 @pytest.fixture
@@ -140,24 +140,24 @@ def ref(number: int, job: JobId = JOB) -> Ref:
 
 
 def test_registering_carries_the_job_and_its_name_as_keys() -> None:
-    transaction = lifecycle.register(CatalogState(), JOB, "flights", 128)
+    transaction = job_rules.register(CatalogState(), JOB, "flights", 128)
     assert transaction.keys == {f"holdfast/job/{JOB}": 1, "holdfast/name/flights": 1}
 
 
 def test_one_name_never_gets_two_jobs(history: History) -> None:
     with pytest.raises(AlreadyExistsError, match=rf"already has a job named 'flights' \({JOB}\): coordinate it, or choose another name"):
-        lifecycle.register(history.state, OTHER, "flights", 128)
+        job_rules.register(history.state, OTHER, "flights", 128)
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, 32_769])
 def test_a_job_needs_a_possible_max_parallelism(history: History, parallelism: int) -> None:
     with pytest.raises(RefusedError, match=f"'trains' cannot have max_parallelism={parallelism}: give 1 to 32768"):
-        lifecycle.register(history.state, OTHER, "trains", parallelism)
+        job_rules.register(history.state, OTHER, "trains", parallelism)
 
 
 @pytest.mark.parametrize("parallelism", [1, 32_768])
 def test_the_limits_of_max_parallelism_are_allowed(history: History, parallelism: int) -> None:
-    assert lifecycle.register(history.state, OTHER, "trains", parallelism).result == OTHER
+    assert job_rules.register(history.state, OTHER, "trains", parallelism).result == OTHER
 
 
 def test_a_start_ends_the_attempts_of_older_epochs_and_no_others(history: History) -> None:
@@ -172,7 +172,7 @@ def test_a_start_ends_the_attempts_of_older_epochs_and_no_others(history: Histor
 
 def test_a_job_that_nobody_registered_has_no_start(history: History) -> None:
     with pytest.raises(NotFoundError, match=f"the ledger has no job {OTHER}"):
-        lifecycle.start(history.state, OTHER, None)
+        job_rules.start(history.state, OTHER, None)
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
@@ -192,12 +192,12 @@ def history_with_a_dropped_checkpoint() -> History:
 
 REFUSALS = {
     "starting from a dropped one": (
-        lambda h: lifecycle.start(h.state, JOB, ref(1)),
+        lambda h: job_rules.start(h.state, JOB, ref(1)),
         RefusedError,
         r"cannot begin with checkpoint 1 of job 'flights': it was dropped; live ones: 2, 3, 4",
     ),
     "starting from none": (
-        lambda h: lifecycle.start(h.state, JOB, ref(9)),
+        lambda h: job_rules.start(h.state, JOB, ref(9)),
         NotFoundError,
         r"'flights' has no committed checkpoint 9; live ones: 2, 3, 4",
     ),
@@ -345,7 +345,7 @@ def test_every_lifecycle_transaction_carries_its_job_at_the_next_seq(history: Hi
     seq = history.job.seq + 1
     key = {lifecycle.job_key(JOB): seq}
     for transaction in (
-        lifecycle.start(history.state, JOB, ref(1)),
+        job_rules.start(history.state, JOB, ref(1)),
         lifecycle.open_checkpoint(history.state, JOB, 1, token(1), ref(1)),
         lifecycle.open_reading(history.state, ref(1), token(1)),
         lifecycle.hold(history.state, ref(1), "x", None),
@@ -356,10 +356,10 @@ def test_every_lifecycle_transaction_carries_its_job_at_the_next_seq(history: Hi
 
 def test_what_reads_another_job_touches_its_key(history: History) -> None:
     history.commit("a")
-    history.say(lifecycle.register(history.state, OTHER, "trains", 1))
-    history.say(lifecycle.start(history.state, OTHER, None))
+    history.say(job_rules.register(history.state, OTHER, "trains", 1))
+    history.say(job_rules.start(history.state, OTHER, None))
     for transaction in (
-        lifecycle.start(history.state, OTHER, ref(1)),
+        job_rules.start(history.state, OTHER, ref(1)),
         lifecycle.open_checkpoint(history.state, OTHER, 1, token(1), ref(1)),
     ):
         assert transaction.keys == {lifecycle.job_key(OTHER): 3, lifecycle.job_key(JOB): history.job.seq}

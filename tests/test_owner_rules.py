@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import lifecycle, owned_files, owner_rules, paths
+from holdfast.catalog import job_rules, lifecycle, owned_files, owner_rules, paths
 from holdfast.catalog.cleanup import OrphanRule, Verdict
 from holdfast.catalog.errors import AlreadyExistsError, NotFoundError, RefusedError
 from holdfast.catalog.lifecycle import Transaction
@@ -123,7 +123,7 @@ def test_a_start_of_a_coordinator_spares_owners(history: Owners) -> None:
 
 def test_the_end_of_the_job_spares_owners(history: Owners) -> None:
     token = history.own()
-    ended = lifecycle.end_job(history.state, JOB, history.epoch, Outcome.FINISHED, None, OnEnd(drop={"finished"}))
+    ended = job_rules.end_job(history.state, JOB, history.epoch, Outcome.FINISHED, None, OnEnd(drop={"finished"}))
     history.say(ended)
     assert token in history.job.owners
 
@@ -298,9 +298,9 @@ def test_another_job_s_handle_keeps_a_released_file(history: Owners) -> None:
     file = file_of(history.own())
     first = history.refer(file)
     other = JobId("other-00000009")
-    history.say(lifecycle.register(history.state, other, "other", 128))
+    history.say(job_rules.register(history.state, other, "other", 128))
     attempt = history.new_token()
-    history.say(lifecycle.start(history.state, other, Ref(JOB, CheckpointId(first)), first=attempt))
+    history.say(job_rules.start(history.state, other, Ref(JOB, CheckpointId(first)), first=attempt))
     request = history.request(attempt)
     request = replace(request, content=(chunk_of(file),), inherited=frozenset({(file.file_id, 0)}))
     history.say(lifecycle.commit_checkpoint(history.state, other, request))

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.catalog import lifecycle
+from holdfast.catalog import job_rules, lifecycle
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import (
@@ -182,7 +182,7 @@ class Coordinator:
             raise UsageError(msg)
         ended = Outcome(outcome)
         self._refuse_if_writing("the job is ended")
-        self._transactor.run(lambda state: lifecycle.end_job(state, self._job_id, self.epoch, ended, reason, self._on_end))
+        self._transactor.run(lambda state: job_rules.end_job(state, self._job_id, self.epoch, ended, reason, self._on_end))
         self._opened, self._closed = None, True
 
     def drop(self, checkpoint_id: int) -> None:
@@ -400,7 +400,7 @@ def _start(state: CatalogState, job_id: JobId, beginning: Beginning, found: Ref 
     if beginning.source is not None:
         before, source = state.job(job_id).begin, found
         parent = before if before is not None and state.checkpoint(before).live else None
-    started = lifecycle.start(state, job_id, parent, claim=beginning.claim, first=first, source=source)
+    started = job_rules.start(state, job_id, parent, claim=beginning.claim, first=first, source=source)
     return Transaction(started.facts, started.keys, (started.result, parent, _opened_by(started)))
 
 

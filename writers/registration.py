@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from holdfast.catalog import lifecycle, paths
+from holdfast.catalog import job_rules, lifecycle, paths
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.key_groups import default_max_parallelism
@@ -40,7 +40,7 @@ def register_job(
     def decide(state: CatalogState) -> lifecycle.Transaction:
         if name in state.names:  # another process registered it while this one was about to
             return lifecycle.Transaction([], {})
-        return lifecycle.register(state, fresh_id, name, groups)
+        return job_rules.register(state, fresh_id, name, groups)
 
     wanted = of_source if max_parallelism is None else max_parallelism
     groups = default_max_parallelism(session_parallelism()) if wanted is None else wanted

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from holdfast.catalog import lifecycle
+from holdfast.catalog import job_rules, lifecycle
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import open_transactor
 from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError
@@ -69,7 +69,7 @@ def open_write(path: str, job: str, state: str, key: Sequence[str], schema: Stru
 
 
 def _start(state: CatalogState, job_id: JobId, token: AttemptToken) -> Transaction:
-    started = lifecycle.start(state, job_id, state.job(job_id).begin, first=token)
+    started = job_rules.start(state, job_id, state.job(job_id).begin, first=token)
     return Transaction(started.facts, started.keys, next(fact for fact in started.facts if isinstance(fact, AttemptOpened)))
 
 

@@ -1,13 +1,13 @@
 """The processes of the model. Each step is one thing that a process does; its decisions are the project's own functions.
 
 A coordinator has a memory (its Transactor's), which is stale as soon as another process commits; the compare-and-swap tells it.
-Modules are called by their names (`lifecycle.start`, not `start`), so that a mutant can take a rule's place (`mutants.py`).
+Modules are called by their names (`job_rules.start`, not `start`), so that a mutant can take a rule's place (`mutants.py`).
 """
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from holdfast.catalog import cleanup, lifecycle, paths, savepoint_rules
+from holdfast.catalog import cleanup, job_rules, lifecycle, paths, savepoint_rules
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, HoldfastError, RefusedError, RetryError
 from holdfast.catalog.facts import AttemptOpened
@@ -84,7 +84,7 @@ class Coordinator:
                 begin = others[int(roll * 1000) % len(others)]  # a fork, or a claim
             if begin is not None and begin.job_id != self.job and not state.checkpoint(begin).live:
                 begin = None  # a fork that died before its first commit pinned nothing any more
-            started = lifecycle.start(state, self.job, begin, claim=roll < CLAIM)
+            started = job_rules.start(state, self.job, begin, claim=roll < CLAIM)
             return lifecycle.Transaction(started.facts, started.keys, (started.result, begin))
 
         self.epoch, self.parent = self.transactor.run(decide)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.catalog import commit_rule, lifecycle, owned_files, owner_rules
+from holdfast.catalog import commit_rule, job_rules, lifecycle, owned_files, owner_rules
 from holdfast.catalog import facts as f
 from holdfast.catalog.cleanup import OrphanRule, References, Verdict
 from holdfast.catalog.commit_facts import CommitRequest
@@ -90,14 +90,14 @@ def _fork_without_handles() -> AbstractContextManager[None]:
 
 
 def _claim_without_epoch() -> AbstractContextManager[None]:
-    begin_epoch = lifecycle._epoch
+    begin_epoch = job_rules._epoch
 
     def mutant(job: JobState, begin: Ref | None, claimed_by: JobId | None) -> list[f.Fact]:
         started, *ended = begin_epoch(job, begin, claimed_by)
         assert isinstance(started, f.Started)
         return [started, *ended] if claimed_by is None else [replace(started, epoch=job.epoch)]
 
-    return replaced(lifecycle, "_epoch", mutant)
+    return replaced(job_rules, "_epoch", mutant)
 
 
 def _copy_refers_to_its_source() -> AbstractContextManager[None]:
@@ -139,7 +139,7 @@ def _savepoints_on_the_line() -> AbstractContextManager[None]:
 
 
 def _start_ends_all() -> AbstractContextManager[None]:
-    start = lifecycle.start
+    start = job_rules.start
 
     def mutant(state: CatalogState, job_id: JobId, begin: Ref | None, **options: Any) -> Transaction:
         transaction = start(state, job_id, begin, **options)
@@ -148,7 +148,7 @@ def _start_ends_all() -> AbstractContextManager[None]:
         ends = [f.AttemptEnded(job_id=job_id, seq=job.seq + 1, attempt=t, status=Status.KILLED, reason="start") for t in others]
         return replace(transaction, facts=[*transaction.facts, *ends])
 
-    return replaced(lifecycle, "start", mutant)
+    return replaced(job_rules, "start", mutant)
 
 
 def _open_on_dropped() -> AbstractContextManager[None]:
