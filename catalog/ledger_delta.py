@@ -26,7 +26,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
-from holdfast.catalog import delta_log
+from holdfast.catalog import delta_log, delta_tail
 from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError
 from holdfast.catalog.facts import KINDS, Fact
 from holdfast.catalog.ledger import LedgerConflictError, LoggedCommit, SnapshotLostError
@@ -94,13 +94,13 @@ class DeltaLedger:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> "DeltaLedger":
-        """A handle at the newest version, once the tail of the log is found or made whole (`delta_log.check_tail`).
+        """A handle at the newest version, once the tail of the log is found or made whole (`delta_tail.check_tail`).
 
         Raises:
             DamagedLedgerError: the ledger is gone, or has damage that cannot be mended; the message names the file.
         """
         path = Path(directory).absolute()
-        delta_log.check_tail(path / "_delta_log")
+        delta_tail.check_tail(path / "_delta_log")
         return cls(path, _load(path))
 
     @property

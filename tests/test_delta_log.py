@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.catalog import delta_log
-from holdfast.catalog.delta_log import LAST_CHECKPOINT, LedgerRepairWarning, TornCommitError, commit_name, parse_commit
+from holdfast.catalog import delta_log, delta_tail
+from holdfast.catalog.delta_log import TornCommitError, commit_name, parse_commit
+from holdfast.catalog.delta_tail import LAST_CHECKPOINT, LedgerRepairWarning
 from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.schema import SCHEMA
@@ -163,7 +164,7 @@ def test_a_mending_that_dies_between_two_commits_is_finished_by_the_next_opening
 
     with monkeypatch.context() as patched, pytest.raises(Died):
         patched.setattr(Path, "replace", replace_or_die)
-        delta_log.check_tail(_log(short))
+        delta_tail.check_tail(_log(short))
     assert mended == [commit_name(version) for version in range(1, done + 1)]
     with pytest.warns(LedgerRepairWarning):
         ledger = DeltaLedger.open(short)
@@ -174,7 +175,7 @@ def test_a_void_commit_is_passed_over_by_a_refresh(short: Path) -> None:
     _empty(_commit(short, 3))
     table = DeltaTable(short, version=2)
     with pytest.warns(LedgerRepairWarning):
-        delta_log.check_tail(_log(short))
+        delta_tail.check_tail(_log(short))
     ledger = DeltaLedger(short, table)
     assert list(ledger.refresh()) == []
     assert ledger.version == 3
@@ -197,7 +198,7 @@ def test_each_void_commit_is_made_durable_before_the_next_and_before_opening_goe
     monkeypatch.setattr(os, "fsync", recorded_fsync)
     monkeypatch.setattr(Path, "replace", recorded_replace)
     with pytest.warns(LedgerRepairWarning):
-        delta_log.check_tail(_log(short))
+        delta_tail.check_tail(_log(short))
     assert steps == [".tmp", "rename", ""] * 2
 
 
@@ -205,15 +206,15 @@ def test_a_commit_that_was_mended_meanwhile_is_not_replaced(short: Path, monkeyp
     """Two processes open the ledger after a power loss; the first has mended it when the second's turn comes."""
     whole = _commit(short, 3).read_bytes()
     _empty(_commit(short, 3))
-    plan = delta_log.plan_repair(_log(short))
+    plan = delta_tail.plan_repair(_log(short))
 
-    def planned_before(_: Path) -> delta_log.RepairPlan:
+    def planned_before(_: Path) -> delta_tail.RepairPlan:
         _commit(short, 3).write_bytes(whole)
         return plan
 
-    monkeypatch.setattr(delta_log, "plan_repair", planned_before)
+    monkeypatch.setattr(delta_tail, "plan_repair", planned_before)
     with pytest.warns(LedgerRepairWarning):
-        delta_log.check_tail(_log(short))
+        delta_tail.check_tail(_log(short))
     assert _commit(short, 3).read_bytes() == whole
 
 
@@ -299,7 +300,7 @@ def test_a_delta_checkpoint_of_a_live_writer_is_none_of_the_opening_s_business(s
             DeltaTable(short).create_checkpoint()
         return found
 
-    monkeypatch.setattr(delta_log, "checkpoint_versions", list_then_write)
+    monkeypatch.setattr(delta_tail, "checkpoint_versions", list_then_write)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert _seqs(DeltaLedger.open(short)) == [1, 2, 3]
