@@ -27,7 +27,7 @@ from holdfast.catalog.types import (
 )
 from holdfast.writers.group_digests import GroupDigest, changed_groups, decode, encode, runs, total
 from holdfast.writers.increments import ParentState, too_many_changes, too_many_groups
-from holdfast.writers.restore import load_committed
+from holdfast.writers.manifest_file import load_committed
 from tests.support.scenes import resume
 from tests.support.world import World
 

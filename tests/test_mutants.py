@@ -13,7 +13,7 @@ from holdfast.catalog import lifecycle
 from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, FencedError, RefusedError
 from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose
 from holdfast.compaction import vacuum
-from holdfast.writers.restore import load_committed
+from holdfast.writers.manifest_file import load_committed
 from tests.model import explore
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean

@@ -19,7 +19,8 @@ from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import CheckpointId
 from holdfast.writers.copying import Mapped
-from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
+from holdfast.writers.manifest_file import load_manifest
+from holdfast.writers.restore import Checkpoint, open_committed
 from holdfast.writers.savepoints import savepoint_at
 
 Start = int | str | os.PathLike[str] | Checkpoint  # "head", "nothing", a number, a checkpoint, or the path of one or of a savepoint

@@ -35,8 +35,9 @@ from holdfast.writers.attempt_content import CheckpointResult
 from holdfast.writers.beginnings import Beginning
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.copying import Mapped
+from holdfast.writers.manifest_file import load_committed
 from holdfast.writers.patience import Failures, Patience, Watch
-from holdfast.writers.restore import Checkpoint, kept_by, load_committed, open_committed
+from holdfast.writers.restore import Checkpoint, kept_by, open_committed
 from holdfast.writers.savepoints import SavepointWriter, spark_reader
 from holdfast.writers.stores import StoreAdapter
 from holdfast.writers.vehicles import StateWriter

@@ -11,15 +11,14 @@ from holdfast.catalog import paths
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.errors import DamagedFileError, HoldfastError, NotFoundError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
-from holdfast.catalog.manifest import Manifest, decode
+from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.storage_local import open_storage
-from holdfast.catalog.storage_prefix import PrefixStorage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, OwnedFile, StateInfo
 from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory, directory_reader
 from holdfast.writers.leases import Lease
+from holdfast.writers.manifest_file import load_committed, place_of
 from holdfast.writers.owners import described
 from holdfast.writers.read_plan import file_rows
 from holdfast.writers.stores import StoreAdapter, StoreReader, store_reader
@@ -251,50 +250,6 @@ class Checkpoint:
             msg = f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r} has format {info.format!r}: use {call}"
             raise RefusedError(msg)
         return info
-
-
-def load_manifest(storage: Storage, path: str) -> Manifest:
-    """The verified manifest at a path. Raises DamagedFileError if it is missing or any byte is wrong."""
-    try:
-        data = storage.read(path)
-    except FileNotFoundError as error:
-        msg = f"the manifest {path} is missing: the checkpoint was dropped and cleaned, or the file was lost; see the view checkpoints"
-        raise DamagedFileError(msg) from error
-    return decode(data, path)
-
-
-def place_of(storage: Storage, fact: CheckpointCommitted) -> tuple[Storage, str]:
-    """Where a committed checkpoint's paths begin, and its manifest's path from there.
-
-    A checkpoint's begin at the catalog's root, a savepoint's in its own directory, in the catalog or anywhere else.
-    """
-    if not fact.is_savepoint:
-        return storage, fact.path
-    directory = paths.parent(fact.path)
-    place = open_storage(directory) if paths.is_address(fact.path) else PrefixStorage(storage, directory)
-    return place, paths.MANIFEST_NAME
-
-
-def load_committed(storage: Storage, fact: CheckpointCommitted) -> Manifest:
-    """The manifest of a committed checkpoint: it must be the very bytes that the commit confirmed."""
-    place, path = place_of(storage, fact)
-    what = f"the manifest {fact.path} of {'savepoint' if fact.is_savepoint else 'checkpoint'} {fact.checkpoint_id}"
-    try:
-        data = place.read(path)
-    except FileNotFoundError as error:
-        msg = (
-            f"{what} is missing: the checkpoint was dropped meanwhile (see the view checkpoints), or it was lost or moved: "
-            "then bring it back from a copy"
-        )
-        raise DamagedFileError(msg) from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != fact.sha256:
-        msg = (
-            f"{what} is not the one that was committed "
-            f"(sha256 {found}, committed {fact.sha256}): restore it from a copy, or use another checkpoint"
-        )
-        raise DamagedFileError(msg)
-    return decode(data, fact.path)
 
 
 def open_committed(storage: Storage, fact: CheckpointCommitted, lease: Lease | None = None, is_kept: IsKept | None = None) -> Checkpoint:

@@ -15,7 +15,7 @@ from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import enclosing, make_root, open_storage
 from holdfast.catalog.transactions import Transactor
-from holdfast.writers.restore import load_committed, place_of
+from holdfast.writers.manifest_file import load_committed, place_of
 
 DATA = "data"  # the directory of a savepoint's files
 

@@ -34,8 +34,8 @@ from holdfast.writers.copying import copy_object, copy_state
 from holdfast.writers.directories import DIRECTORY
 from holdfast.writers.directory_reader import DirectoryReader
 from holdfast.writers.failures import explaining
-from holdfast.writers.manifest_file import store_manifest
-from holdfast.writers.restore import Checkpoint, load_manifest, open_committed
+from holdfast.writers.manifest_file import load_manifest, store_manifest
+from holdfast.writers.restore import Checkpoint, open_committed
 from holdfast.writers.savepoint_places import DATA, delete_own, own_files, require_outside_catalogs, require_writable
 from holdfast.writers.stores import KEY, StoreAdapter, entries_frame, require_stores
 from holdfast.writers.upload import UploadContext

@@ -28,8 +28,8 @@ from holdfast.catalog.types import Ack, AttemptToken, JobId, KeepAll, Status, St
 from holdfast.writers.attempt_content import require_state_name
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.increments import Written, in_full
+from holdfast.writers.manifest_file import load_committed
 from holdfast.writers.registration import register_job
-from holdfast.writers.restore import load_committed
 from holdfast.writers.spark_files import FileReport, acks_for, state_info_of
 from holdfast.writers.spark_frame import check_schema
 from holdfast.writers.spark_streamed import ROW_GROUP_BYTES, row_groups, upload_tables

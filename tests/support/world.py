@@ -52,10 +52,11 @@ from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.increments import ParentState, Written, in_full, on_parent
+from holdfast.writers.manifest_file import load_committed, place_of
 from holdfast.writers.owners import Owner, own, release
 from holdfast.writers.patience import Patience
 from holdfast.writers.registration import register_job
-from holdfast.writers.restore import Checkpoint, load_committed, place_of
+from holdfast.writers.restore import Checkpoint
 from holdfast.writers.savepoints import SavepointWriter
 from holdfast.writers.upload import UploadContext
 from tests.support.faults import Faults
