@@ -14,15 +14,7 @@ from holdfast.catalog.commit_facts import CommitRequest, ack_fact, checkpoint_fa
 from holdfast.catalog.commit_rule import handle_changes, retired, retired_by_claim
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, RefusedError
 from holdfast.catalog.state import Attempt, CatalogState, JobState, Ref
-from holdfast.catalog.types import (
-    AttemptToken,
-    CheckpointId,
-    JobId,
-    Purpose,
-    Scope,
-    Status,
-    StoredFile,
-)
+from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Purpose, Scope, Status, StoredFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,9 @@ from holdfast.writers.patience import Patience
 from holdfast.writers.pins import Pins
 from holdfast.writers.registration import register_job, require_policies
 from holdfast.writers.restore import Checkpoint, kept_by, open_committed, ref_of
+from holdfast.writers.savepoint_files import spark_reader
 from holdfast.writers.savepoint_places import Disposal, dispose
-from holdfast.writers.savepoints import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at, spark_reader
+from holdfast.writers.savepoints import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at
 from holdfast.writers.stores import StoreAdapter
 from holdfast.writers.vehicles import UploadBy, state_writer
 

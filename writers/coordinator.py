@@ -38,7 +38,8 @@ from holdfast.writers.copying import Mapped
 from holdfast.writers.manifest_file import load_committed
 from holdfast.writers.patience import Failures, Patience, Watch
 from holdfast.writers.restore import Checkpoint, kept_by, open_committed
-from holdfast.writers.savepoints import SavepointWriter, spark_reader
+from holdfast.writers.savepoint_files import spark_reader
+from holdfast.writers.savepoints import SavepointWriter
 from holdfast.writers.stores import StoreAdapter
 from holdfast.writers.vehicles import StateWriter
 

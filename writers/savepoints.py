@@ -4,9 +4,8 @@ Written in the canonical format: every state in full and sorted by key group, pa
 to be kept in the manifest stays there (FLINK-5777: the writer of in-memory state has no other layout for savepoints).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog import paths, savepoint_rules
 from holdfast.catalog.clock import Environment
@@ -18,7 +17,6 @@ from holdfast.catalog.errors import (
     NotFoundError,
     RefusedError,
     UnknownOutcomeError,
-    UsageError,
 )
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.lifecycle import end_attempt, require_live
@@ -28,102 +26,15 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, Chunk, KeepAll, Scope, StateInfo, Status, StoredFile
-from holdfast.writers.bytes_writer import write_bytes
-from holdfast.writers.copying import copy_object, copy_state
+from holdfast.catalog.types import Ack, AttemptToken, Status, StoredFile
+from holdfast.writers.copying import copy_object
 from holdfast.writers.directories import DIRECTORY
-from holdfast.writers.directory_reader import DirectoryReader
-from holdfast.writers.failures import explaining
-from holdfast.writers.manifest_file import load_manifest, store_manifest
+from holdfast.writers.manifest_file import load_manifest
 from holdfast.writers.restore import Checkpoint, open_committed
-from holdfast.writers.savepoint_places import DATA, delete_own, own_files, require_outside_catalogs, require_writable
-from holdfast.writers.stores import KEY, StoreAdapter, entries_frame, require_stores
-from holdfast.writers.upload import UploadContext
+from holdfast.writers.savepoint_files import OpenStates, SavepointFiles
+from holdfast.writers.savepoint_places import delete_own, own_files, require_outside_catalogs, require_writable
+from holdfast.writers.stores import StoreAdapter, require_stores
 from holdfast.writers.vehicles import StateWriter
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-ReadState = Callable[[StateInfo], Any]  # gives what the state writer takes: a DataFrame
-OpenStates = Callable[[Checkpoint], ReadState]  # raises UsageError, before anything is opened, where they cannot be read
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavepointFiles:
-    """Writes what a savepoint consists of: every state of a source, then the manifest. `acks` has what was written, also if it fails."""
-
-    place: Storage
-    environment: Environment
-    state_writer: StateWriter
-    read_state: ReadState
-    attempt: AttemptToken
-    checkpoint_id: CheckpointId
-    name: str
-    acks: list[Ack]
-    stores: Collection[str] = ()  # states of directories that are read as rows
-
-    def write(self, source: Checkpoint, max_parallelism: int) -> CommitRequest:
-        """The request to commit it, with paths from the savepoint's own directory."""
-        metadata = CheckpointMetaData(
-            checkpoint_id=self.checkpoint_id, timestamp=self.environment.now(), is_savepoint=True, target_directory=self.place.address
-        )
-        states = []
-        for call, info in enumerate(source.manifest.states):
-            context = UploadContext(
-                storage=self.place,
-                job_id=source.manifest.job_id,
-                attempt=self.attempt,
-                metadata=metadata,
-                call=call,
-                operator=info.operator,
-                state=info.state,
-                layer=0,
-                key_columns=info.key_columns,
-                max_parallelism=max_parallelism,
-                directory=DATA,
-            )
-            states.append(self._write_state(source, info, context))
-        content = tuple(chunk for ack in self.acks for chunk in ack.chunks)
-        _require_own(content, self.name)
-        files = tuple(file for ack in self.acks for file in ack.files)
-        manifest = replace(
-            source.manifest,
-            max_parallelism=max_parallelism,
-            checkpoint_id=self.checkpoint_id,
-            attempt=self.attempt,
-            savepoint=self.name,
-            parent=Ref(source.manifest.job_id, source.manifest.checkpoint_id),
-            created_at=metadata.timestamp,
-            states=tuple(states),
-            chunks=content,
-            files={file.file_id: file for file in files},
-        )
-        return CommitRequest(
-            attempt=self.attempt,
-            content=content,
-            states=tuple(states),
-            inherited=frozenset(),
-            files=files,
-            acks=tuple(self.acks),
-            manifest=store_manifest(self.place, manifest),
-            progress=manifest.progress,
-            retention=KeepAll(),
-        )
-
-    def _write_state(self, source: Checkpoint, info: StateInfo, context: UploadContext) -> StateInfo:
-        if info.format == "bytes":
-            self.acks.append(write_bytes(source.read_bytes(info.state), context, self.environment))
-            return info
-        if info.format == "files" or (info.format == DIRECTORY and info.state not in self.stores):
-            acks, described = copy_state(source, info, context)
-            self.acks.extend(acks)
-            return described
-        if info.format == DIRECTORY:
-            context = replace(context, key_columns=(KEY,))
-        with explaining(f"writing state {info.state!r} of savepoint {self.name!r}", self.place.address):
-            acks, described = self.state_writer.write(self.read_state(info), context)
-        self.acks.extend(acks)
-        return described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,36 +191,6 @@ def rekey_savepoint(
     return savepoint_at(place.address)
 
 
-def spark_reader(spark: "SparkSession | None", stores: Mapping[str, StoreAdapter] | None = None) -> OpenStates:
-    """Reads states as DataFrames of this session, or of the active one; directories by the adapters of their stores.
-
-    Raises UsageError where there is no session and a state needs it.
-    """
-    adapters = stores or {}
-
-    def open_states(source: Checkpoint) -> ReadState:
-        session: Any = spark or _active_session()
-        frame = next((info.state for info in source.manifest.states if info.format == "parquet" or info.state in adapters), None)
-        if session is None and frame is not None:
-            msg = (
-                f"state {frame!r} of {source!r} is a DataFrame, which Spark has to write anew, and there is no active Spark session (the "
-                "command line has none): call catalog.savepoint(..., spark=...), or holdfast.rekey(..., spark=...), in a program that has "
-                "one. Nothing was begun"
-            )
-            raise UsageError(msg)
-        return lambda info: _frame(session, source, info, adapters)
-
-    return open_states
-
-
-def _frame(session: "SparkSession", source: Checkpoint, info: StateInfo, adapters: Mapping[str, StoreAdapter]) -> "DataFrame":
-    if info.format != DIRECTORY:
-        return source.read(session, info.state)
-    directories = source.directories(info.state)
-    assert isinstance(directories, DirectoryReader)
-    return entries_frame(session, directories, adapters[info.state], source.manifest.max_parallelism)
-
-
 def _require_rows(source: Checkpoint) -> None:
     """Raises RefusedError, which names it, for a state that has no keys to move to other groups."""
     state = next((info.state for info in source.manifest.states if info.format == DIRECTORY), None)
@@ -322,27 +203,12 @@ def _require_rows(source: Checkpoint) -> None:
         raise RefusedError(msg)
 
 
-def _active_session() -> "SparkSession | None":
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:  # the extra holdfast[spark] is not installed
-        return None
-    return SparkSession.getActiveSession()
-
-
 def _discard(place: Storage, error: BaseException) -> None:
     """Delete what a failed writing left in a directory of its own outside the catalog, where no cleaner comes."""
     try:
         delete_own(place, own_files(place))
     except OSError as failure:
         error.add_note(f"what was written so far is left in {place.address} ({failure}): delete that directory")
-
-
-def _require_own(content: Sequence[Chunk], name: str) -> None:
-    shared = next((chunk.state for chunk in content if chunk.scope is not Scope.EXCLUSIVE), None)
-    if shared is not None:
-        msg = f"savepoint {name!r}: the writer of state {shared!r} gave files that others may share"
-        raise RefusedError(msg)
 
 
 def _within(request: CommitRequest, directory: str) -> CommitRequest:
