@@ -28,7 +28,7 @@ class LayeredState:
         table = pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema)
         table = table.append_column("_key_group", pa.array(self.groups(rows), pa.int32())).sort_by("_key_group")
         file_id = FileId(f"0123456789abcdef-{len(self.files)}-0")
-        name = f"part-{len(self.files) % 3}.parquet"  # some files have one name, in directories of their own
+        name = f"part-{len(self.files) if len(self.files) % 4 else 0}.parquet"  # some files have one name, in directories of their own
         path = f"jobs/j-1a2b3c4d/shared/7-0123456789abcdef-{len(self.files)}/{name}"
         place = self.storage.root / path
         place.parent.mkdir(parents=True)

@@ -12,14 +12,15 @@ from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.layers import seen_chunks
 from holdfast.catalog.storage_local import LocalStorage
 from holdfast.catalog.types import Role
-from holdfast.writers import spark_merge, spark_read
+from holdfast.writers import read_plan, spark_merge
 from holdfast.writers.duckdb_read import read_duckdb
 from holdfast.writers.increments import chunks_of
+from holdfast.writers.read_plan import Scan, as_one, together
 from holdfast.writers.spark_files import state_info
 from holdfast.writers.spark_native import NativeVehicle
 from holdfast.writers.spark_read import read_state
 from tests.layered_state import LayeredState
-from tests.spark_support import context_for, file_rows, new_storage, row_texts
+from tests.spark_support import context_for, file_rows, new_storage, row_texts, session_settings
 from tests.vehicle_contract import MANY_TYPES
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -167,15 +168,62 @@ def test_keys_are_looked_up_by_one_long_however_few_layers_there_are(spark, tmp_
     joins = [line for line in rows._jdf.queryExecution().executedPlan().toString().splitlines() if "BroadcastHashJoin" in line]
     assert len(joins) == (2 if len(roles) > 1 else 1)
     for join in joins:
-        assert re.search(r"BroadcastHashJoin \[xxhash64\([^\]]*\)\], \[hash#\d+L\], LeftAnti", join), join
+        assert re.search(r"BroadcastHashJoin \[xxhash64\([^\]]*\)\], \[changed_hash#\d+L\], LeftAnti", join), join
+
+
+@pytest.mark.parametrize("roles", [[Role.DELETES, Role.UPSERTS], [Role.DELETES]])
+def test_upserts_that_nothing_lies_above_are_not_joined(spark, tmp_path, roles):
+    rows = layered(spark, new_storage(tmp_path / "s"), *roles).read(spark)
+    assert rows._jdf.queryExecution().optimizedPlan().toString().count("Join LeftAnti") == 1
 
 
 @pytest.mark.parametrize("layers_in_a_scan", [1, 2, 32])
 @pytest.mark.parametrize("top", [Role.UPSERTS, Role.DELETES])
 def test_of_many_layers_the_highest_says_what_a_key_is_worth(spark, tmp_path, monkeypatch, layers_in_a_scan, top):
-    monkeypatch.setattr(spark_read, "LAYERS_IN_A_SCAN", layers_in_a_scan)
+    monkeypatch.setattr(read_plan, "LAYERS_IN_A_SCAN", layers_in_a_scan)
     state = layered(spark, new_storage(tmp_path / "s"), *[Role.UPSERTS] * 4, Role.DELETES, *[Role.UPSERTS] * 3, top)
     assert [row._layer for row in state.read(spark).collect()] == ([9] if top is Role.UPSERTS else [])
+
+
+def test_scans_are_one_while_the_names_of_files_tell_their_layers_and_they_are_not_too_many():
+    def scan(layer, name, groups=None):
+        return Scan(layer=layer, paths=(f"d{layer}/{name}", f"d{layer}/x{layer}"), groups=groups)
+
+    def layers(scans):
+        return [[scan.layer for scan in alike] for alike in together(scans)]
+
+    part = (range(3),)
+    assert layers([]) == []
+    assert layers([scan(layer, f"p{layer}") for layer in range(70)]) == [[*range(32)], [*range(32, 64)], [*range(64, 70)]]
+    assert layers([scan(1, "a"), scan(2, "b"), scan(3, "a"), scan(4, "b")]) == [[1, 2], [3, 4]]
+    assert layers([scan(1, "a"), scan(2, "b", part), scan(3, "c"), scan(4, "d", part)]) == [[1, 3], [2, 4]]
+    assert as_one([scan(1, "a"), scan(2, "b")]).paths == ("d1/a", "d1/x1", "d2/b", "d2/x2")
+
+
+def test_a_row_of_a_file_that_no_layer_has_is_an_error(spark, tmp_path, monkeypatch):
+    """What it replaces would come back."""
+    state = layered(spark, new_storage(tmp_path / "s"), Role.UPSERTS)
+    monkeypatch.setattr(Scan, "names", ("another.parquet",))
+    with pytest.raises(Exception, match=r"a file of no layer: part-1\.parquet"):
+        state.read(spark).collect()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.sql.sources.useV1SourceList", ""),
+        ("spark.sql.parser.quotedRegexColumnNames", "true"),
+        ("spark.sql.parser.escapedStringLiterals", "true"),
+        ("spark.sql.caseSensitive", "true"),
+    ],
+)
+def test_no_setting_of_the_session_changes_what_is_read(spark, tmp_path, setting, value):
+    history = History(spark, LocalStorage(tmp_path), 2)
+    with session_settings(spark, {setting: value}):
+        kept = history.state.read(spark).collect()
+        some = history.state.read(spark, key_groups=range(3, 11)).collect()
+    assert comparable(row.asDict() for row in kept) == comparable(history.rows.values())
+    assert comparable(row.asDict() for row in some) == comparable(history.of(range(3, 11)))
 
 
 @pytest.mark.parametrize("join", ["broadcast", "shuffled"])

@@ -243,6 +243,7 @@ class VehicleContract:
         [
             ("SELECT 1 AS id, 2 AS _key_group", ["id"], "'_key_group' is Holdfast's own"),
             ("SELECT 1 AS id, 2 AS _Key_Group", ["id"], "'_Key_Group' is Holdfast's own"),
+            ("SELECT 1 AS id, 2 AS _tmp_metadata_row_index", ["id"], "'_tmp_metadata_row_index' is Spark's own"),
             ("SELECT 1 AS id", ["ID", "other"], "no key column 'ID' among 'id'.*no key column 'other'"),
             ("SELECT map('a', 1) AS id", ["id"], "key column 'id' has the type map<string,int>"),
             ("SELECT 1 AS id", ["id", "id"], "a key column is named twice"),

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.catalog.errors import CorruptionError, FormatError, RefusedError, UsageError
 from holdfast.catalog.layers import CHANGES, Layers, base_layers, is_seen_whole, only, seen_at, seen_groups
@@ -13,6 +13,9 @@ from holdfast.writers.parquet_layout import Part
 from holdfast.writers.spark_files import PARQUET
 
 FileRow = tuple[str, int, str]
+
+# A scan for each layer costs the driver milliseconds, and has a task at least; a layer more in one costs each of its rows some nanoseconds.
+LAYERS_IN_A_SCAN = 32
 
 
 def file_rows(files: Iterable[StoredFile]) -> dict[FileId, FileRow]:
@@ -27,6 +30,11 @@ class Scan:
     layer: int
     paths: tuple[str, ...]
     groups: tuple[range, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its files, without their directories."""
+        return tuple(path.rpartition("/")[2] for path in self.paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +51,12 @@ class ReadPlan:
     @property
     def has_changes(self) -> bool:
         return bool(self.upserts or self.deletes)
+
+    @property
+    def has_hidden_upserts(self) -> bool:
+        """Whether a change set lies above an upsert."""
+        lowest = min((scan.layer for scan in self.upserts), default=None)
+        return lowest is not None and any(scan.layer > lowest for scan in (*self.upserts, *self.deletes))
 
     @property
     def size_bytes(self) -> int:
@@ -74,6 +88,25 @@ def plan_reading(
         rows=sum(chunk.rows or 0 for chunk in seen),
         change_rows=sum(chunk.rows or 0 for chunk in seen if chunk.role in CHANGES),
     )
+
+
+def together(scans: Sequence[Scan]) -> list[list[Scan]]:
+    """The scans of change sets that can be one: of the same key groups, not too many, and the name of a row's file tells its layer."""
+    found: list[list[Scan]] = []
+    last: dict[tuple[range, ...] | None, tuple[list[Scan], set[str]]] = {}
+    for scan in scans:
+        alike, names = last.get(scan.groups, ([], set()))
+        if not alike or len(alike) == LAYERS_IN_A_SCAN or not names.isdisjoint(scan.names):
+            alike, names = [], set()
+            found.append(alike)
+        alike.append(scan)
+        last[scan.groups] = alike, names.union(scan.names)
+    return found
+
+
+def as_one(alike: Sequence[Scan]) -> Scan:
+    """One scan of all their files."""
+    return replace(alike[0], paths=tuple(path for scan in alike for path in scan.paths))
 
 
 def require_readable(info: StateInfo, chunks: Sequence[Chunk], files: Mapping[FileId, FileRow], max_parallelism: int) -> None:

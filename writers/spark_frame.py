@@ -20,6 +20,7 @@ SUPPORTED_TYPES = frozenset(
 )
 
 BINARY_COLLATION = "UTF8_BINARY"
+ROW_INDEX = "_tmp_metadata_row_index"  # of a file's rows: Spark's Parquet reader without vectors fills a column of this name
 
 
 def require_frames(context: UploadContext, **given: object) -> None:
@@ -135,6 +136,8 @@ def _schema_problems(schema: "StructType", key_columns: Sequence[str]) -> Iterat
     for name in columns:
         if name.lower() == KEY_GROUP_COLUMN:
             yield f"the column name {name!r} is Holdfast's own: rename the column"
+        if name.lower() == ROW_INDEX:
+            yield f"the column name {name!r} is Spark's own, and some of its readers put row numbers there: rename the column"
     yield from _problems("", schema)
     if len(set(key_columns)) < len(key_columns):
         yield f"a key column is named twice in {', '.join(map(repr, key_columns))}"

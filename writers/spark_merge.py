@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.writers.spark_frame import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 # The changed keys are broadcast up to this size, estimated by the files of the change sets (compressed, all columns) or, if that is more,
 # by their rows. Two million short keys take some 400 MB of the driver while they are broadcast: what Spark's default of 1 GB bears.
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 BROADCAST_BYTES = 32 * 1024 * 1024
 ROW_BYTES = 16
 
-BASE_RANK = 0  # ranks of the change sets count from 1
+BASE_RANK = 0  # below those of all change sets
+
+
+def rank_of(layer: int) -> int:
+    """The rank of a change set in this layer."""
+    return BASE_RANK + 1 + layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,44 +40,42 @@ class Layered:
     changed_rows: int
     changed_bytes: int
 
+    @property
+    def changes(self) -> "list[DataFrame]":
+        """Upserts and deletes, if there are any."""
+        return [frame for frame in (self.upserts, self.deletes) if frame is not None]
+
 
 def merged(layered: Layered) -> "DataFrame":
     """The rows that no higher layer replaces or deletes. Keys are compared as Spark groups them: nulls, NaNs and zeros are equal."""
     from pyspark.sql import functions
 
-    names = [f"k{i}" for i in range(len(layered.key_columns))]
-    keys_and_rank = [
-        *(functions.col(quoted(column)).alias(name) for column, name in zip(layered.key_columns, names, strict=True)),
-        functions.col(layered.rank).alias("rank"),
-    ]
-    changes = [frame.select(*keys_and_rank) for frame in (layered.upserts, layered.deletes) if frame is not None]
-    changed = reduce(lambda left, right: left.unionAll(right), changes).withColumn("hash", functions.xxhash64(*names))
-    is_small = max(layered.changed_bytes, layered.changed_rows * ROW_BYTES) <= BROADCAST_BYTES
-    join = _broadcast_join if is_small else _shuffled_join
-    rows = join(layered.base, changed, layered.key_columns, names, functions.lit(BASE_RANK))
+    own = _free_prefix(layered.base.columns)  # of names that no row has, so that a name says which side it is of
+    keys = [functions.col(quoted(column)) for column in layered.key_columns]
+    names = [f"{own}k{i}" for i in range(len(keys))]
+    asked = [*(key.alias(name) for key, name in zip(keys, names, strict=True)), functions.col(layered.rank).alias(f"{own}rank")]
+    changed = reduce(lambda left, right: left.unionAll(right), [frame.select(*asked) for frame in layered.changes])
+    equal = reduce(lambda left, right: left & right, [key.eqNullSafe(functions.col(name)) for key, name in zip(keys, names, strict=True)])
+    if max(layered.changed_bytes, layered.changed_rows * ROW_BYTES) <= BROADCAST_BYTES:
+        # By a hash of the key, as a long: Spark finds a row by a single long in much less time than by columns of other types.
+        changed = functions.broadcast(changed.withColumn(f"{own}hash", functions.xxhash64(*names)))
+        found = functions.xxhash64(*keys) == functions.col(f"{own}hash")
+        # A product, because Spark would take a plain equality out of the condition, and join by the key's columns as well as by the hash.
+        # It does so where it knows that all ranks are one and the same, too: they must come from the rows.
+        worth = equal.cast("int") * functions.col(f"{own}rank")
+    else:
+        found, worth = equal, functions.col(f"{own}rank")
+    rows = layered.base.join(changed, found & (worth > BASE_RANK), "left_anti")
     upserts = layered.upserts
     if upserts is None:
         return rows
     if layered.has_hidden_upserts:
-        upserts = join(upserts, changed, layered.key_columns, names, upserts[layered.rank])
+        upserts = upserts.join(changed, found & (worth > functions.col(layered.rank)), "left_anti")
     return rows.unionAll(upserts.drop(layered.rank))
 
 
-def _broadcast_join(rows: "DataFrame", changed: "DataFrame", columns: Sequence[str], names: Sequence[str], rank: "Column") -> "DataFrame":
-    """By a hash of the key, as a long: Spark finds a row by a single long in much less time than by columns of other types."""
-    from pyspark.sql import functions
-
-    # A product, because Spark would take a plain equality out of the condition, and join by the key's columns as well as by the hash. It
-    # does so where it knows that all ranks are one and the same, too: they must come from the rows.
-    above = _equal(rows, changed, columns, names).cast("int") * changed["rank"] > rank
-    hashed = functions.xxhash64(*[rows[quoted(column)] for column in columns]) == changed["hash"]
-    return rows.join(functions.broadcast(changed), hashed & above, "left_anti")
-
-
-def _shuffled_join(rows: "DataFrame", changed: "DataFrame", columns: Sequence[str], names: Sequence[str], rank: "Column") -> "DataFrame":
-    return rows.join(changed, _equal(rows, changed, columns, names) & (changed["rank"] > rank), "left_anti")
-
-
-def _equal(rows: "DataFrame", changed: "DataFrame", columns: Sequence[str], names: Sequence[str]) -> "Column":
-    equal = [rows[quoted(column)].eqNullSafe(changed[name]) for column, name in zip(columns, names, strict=True)]
-    return reduce(lambda left, right: left & right, equal)
+def _free_prefix(taken: Sequence[str]) -> str:
+    prefix = "changed_"
+    while any(name.lower().startswith(prefix) for name in taken):
+        prefix = f"_{prefix}"
+    return prefix

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,19 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.failures import explaining
 from holdfast.writers.read_checks import require_digests, require_footers
-from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, plan_reading, require_key_groups, require_part, require_readable
+from holdfast.writers.read_plan import (
+    FileRow,
+    ReadPlan,
+    Scan,
+    as_one,
+    plan_reading,
+    require_key_groups,
+    require_part,
+    require_readable,
+    together,
+)
 from holdfast.writers.spark_key_groups import by_subtask
-from holdfast.writers.spark_merge import Layered, merged
+from holdfast.writers.spark_merge import Layered, merged, rank_of
 from holdfast.writers.spark_session import spark_pattern
 from holdfast.writers.upload import KEY_GROUP_COLUMN
 
@@ -29,6 +39,8 @@ READ_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
+# The reader that tells the file of a row, whichever `spark.sql.sources.useV1SourceList` would have "parquet" be.
+PARQUET_V1 = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 FIELD_ID = "parquet.field.id"
 
 # With a scan for each subtask, bytes of row groups that several subtasks want are read again for each: up to this share, that is less
@@ -36,8 +48,6 @@ FIELD_ID = "parquet.field.id"
 DIRECT_AT_MOST = 1.5
 DIRECT_SUBTASKS = 64  # a scan costs the driver some milliseconds
 FEW_RANGES = 8
-# A scan for each layer costs the driver milliseconds, and has a task at least; a layer more in one costs each of its rows some nanoseconds.
-LAYERS_IN_A_SCAN = 32
 
 
 def read_state(
@@ -112,14 +122,14 @@ class _Reader:
         if not plan.has_changes:
             return base
         keys = type(schema)([schema[name] for name in self.info.key_columns])
-        rank = _free_name("rank", [*schema.names, KEY_GROUP_COLUMN])
+        rank = _free_name("rank", schema.names)
         layered = Layered(
             key_columns=self.info.key_columns,
             base=base,
             upserts=self._ranked(plan.upserts, schema, rank, with_group=with_group),
             deletes=self._ranked(plan.deletes, keys, rank),
             rank=rank,
-            has_hidden_upserts=len({scan.layer for scan in (*plan.upserts, *plan.deletes)}) > 1,
+            has_hidden_upserts=plan.has_hidden_upserts,
             changed_rows=plan.change_rows,
             changed_bytes=plan.change_bytes,
         )
@@ -140,7 +150,7 @@ class _Reader:
         """Rows of change sets, each with the rank of its layer in one column more; None without any."""
         if not scans:
             return None
-        frames = [_with_rank(self._wanted(_as_one(alike), schema, with_group=with_group), rank, alike) for alike in _alike(scans)]
+        frames = [_with_rank(self._wanted(as_one(alike), schema, with_group=with_group), rank, alike) for alike in together(scans)]
         return reduce(lambda left, right: left.unionAll(right), [_plain(frame, with_group=with_group) for frame in frames])
 
     def _scan(self, scan: Scan, schema: "StructType", *, with_group: bool = False) -> "DataFrame":
@@ -151,7 +161,7 @@ class _Reader:
         """The rows of a scan; last, if that is wanted or was needed to choose them, the key group."""
         asked = schema if scan.groups is None and not with_group else type(schema)([*schema.fields]).add(KEY_GROUP_COLUMN, "integer")
         paths = (spark_pattern(self.storage, path) for path in scan.paths)
-        frame = self.spark.read.schema(asked).options(**READ_OPTIONS).parquet(*paths)
+        frame = self.spark.read.format(PARQUET_V1).schema(asked).options(**READ_OPTIONS).load([*paths])
         return frame if scan.groups is None else frame.where(_within(scan.groups))
 
     def _schema(self) -> "StructType":
@@ -162,42 +172,17 @@ def _plain(frame: "DataFrame", *, with_group: bool) -> "DataFrame":
     return frame if with_group else frame.drop(KEY_GROUP_COLUMN)
 
 
-def _alike(scans: Sequence[Scan]) -> list[list[Scan]]:
-    """The scans of change sets that can be one: of the same key groups, few enough, and a row's file name tells its layer."""
-    found: list[list[Scan]] = []
-    last: dict[tuple[range, ...] | None, tuple[list[Scan], set[str]]] = {}
-    for scan in scans:
-        alike, taken = last.get(scan.groups, ([], set()))
-        names = set(map(_name, scan.paths))
-        if not alike or len(alike) == LAYERS_IN_A_SCAN or taken & names:
-            alike, taken = [], set()
-            found.append(alike)
-        alike.append(scan)
-        last[scan.groups] = alike, taken | names
-    return found
-
-
-def _as_one(alike: Sequence[Scan]) -> Scan:
-    return replace(alike[0], paths=tuple(path for scan in alike for path in scan.paths))
-
-
 def _with_rank(frame: "DataFrame", rank: str, scans: Sequence[Scan]) -> "DataFrame":
-    """With the rank of each row's layer, by the name of its file: one more than the layer's number, so that the base's is below all."""
+    """With the rank of each row's layer, by the name of its file."""
     from pyspark.sql import functions
 
-    whens = " ".join(f"WHEN {rank} IN ({', '.join(_literal(_name(path)) for path in scan.paths)}) THEN {scan.layer + 1}" for scan in scans)
+    # The names are Holdfast's and Spark's own, without a quote.
+    named = ((rank_of(scan.layer), ", ".join(f"'{name}'" for name in scan.names)) for scan in scans)
+    whens = " ".join(f"WHEN {rank} IN ({names}) THEN {number}" for number, names in named)
     # A rank of null would bring back what the row replaces: it cannot be, and must not be silent.
     text = f"CASE {whens} ELSE raise_error(concat('a file of no layer: ', {rank})) END"
     name = frame.metadataColumn("_metadata").getField("file_name")  # by this call: a column of the user may have the name
     return frame.withColumn(rank, name).withColumn(rank, functions.expr(text))
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _free_name(name: str, taken: Sequence[str]) -> str:
