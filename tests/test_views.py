@@ -174,6 +174,7 @@ def test_columns_have_only_the_types_that_analysts_were_promised(connection):
     assert types <= {"int64", "int32", "string", "bool", "timestamp[us, tz=UTC]", "binary"}
 
 
+@pytest.mark.slow  # every view by Delta's own reader: half a minute
 def test_spark_gives_equal_columns_types_and_rows(small_spark, ledger, connection):
     register_views(small_spark, ledger)
     for name in CONTRACT:
@@ -194,6 +195,7 @@ def test_spark_keeps_to_the_version_that_was_asked_for(small_spark, ledger):
         register_views(small_spark, f"{ledger}/nowhere")
 
 
+@pytest.mark.slow
 def test_spark_without_a_version_stays_at_the_one_of_the_call_until_registered_again(small_spark, tmp_path):
     path = str(tmp_path / "ledger")
     first, second, *_ = transactions()
