@@ -46,13 +46,17 @@ def distinct(rows):
     return [*{canonical(row): row for row in rows}.values()]
 
 
+def empty_state(spark, storage):
+    json = spark.createDataFrame([], "name string, x double, _layer long, rank string").schema.json()
+    return LayeredState(storage, SCHEMA, json, KEY, GROUPS)
+
+
 class History:
     """A random history: a state of several layers, and beside it the rows that it must have."""
 
     def __init__(self, spark, storage, seed):
         self.rng = random.Random(seed)
-        json = spark.createDataFrame([], "name string, x double, _layer long, rank string").schema.json()
-        self.state = LayeredState(storage, SCHEMA, json, KEY, GROUPS)
+        self.state = empty_state(spark, storage)
         self.rows = {}
         self.layer = 0
         self.rebase(range(GROUPS))
@@ -137,8 +141,7 @@ def test_subtasks_of_a_layered_state_get_the_rows_of_their_groups(spark, tmp_pat
 
 def test_rows_of_the_base_that_no_change_names_are_kept_as_often_as_they_are_there(spark, tmp_path):
     """A full write does not demand that a key is unique."""
-    history = History(spark, LocalStorage(tmp_path), 0)
-    state = LayeredState(new_storage(tmp_path / "twice"), SCHEMA, history.state.info.schema, KEY, GROUPS)
+    state = empty_state(spark, LocalStorage(tmp_path))
     row = {"name": "a", "x": 1.5, "_layer": 0, "rank": "r"}
     other = {**row, "name": "b"}
     state.add(0, Role.BASE, [row, row, other, other])
@@ -154,8 +157,7 @@ ROW = {"name": "a", "x": 1.5, "_layer": 0, "rank": "r"}
 
 def layered(spark, storage, *roles):
     """A base and, in layers above it, one row each of these roles, all of one key."""
-    json = spark.createDataFrame([], "name string, x double, _layer long, rank string").schema.json()
-    state = LayeredState(storage, SCHEMA, json, KEY, GROUPS)
+    state = empty_state(spark, storage)
     for layer, role in enumerate([Role.BASE, *roles]):
         state.add(layer, role, [{**ROW, "_layer": layer}])
     return state

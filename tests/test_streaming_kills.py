@@ -56,7 +56,8 @@ def batches_of(directory: Path) -> list[int]:
 
 
 def check(directory: Path, files: int) -> None:
-    """Every batch is one checkpoint, every file is in one batch, whole and once, the state is the batch run's, and what the dead left can be cleaned."""
+    """Every batch is one checkpoint, every file is in one batch, whole and once, the state is the batch run's, and what the dead left can be
+    cleaned."""
     batches = batches_of(directory)
     assert batches == [*range(len(batches))]
     with holdfast.open(directory / "catalog") as catalog:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.read_checks import require_digests_here, require_footers
-from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, plan_reading, require_readable
+from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, free_name, plan_reading, require_readable
 from holdfast.writers.upload import KEY_GROUP_COLUMN
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def state_sql(address: str, info: StateInfo, plan: ReadPlan) -> str:
     """
     if not plan.has_changes:
         return f"SELECT * EXCLUDE ({KEY_GROUP_COLUMN}) FROM ({_all(address, info, plan.base)})"
-    layer = _free_name("_layer", info)
+    layer = free_name("_layer", (field["name"] for field in json.loads(info.schema or "{}")["fields"]))
     keys = ", ".join(_quoted(name) for name in info.key_columns)
     same_key = " AND ".join(f"changed.{_quoted(name)} IS NOT DISTINCT FROM versions.{_quoted(name)}" for name in info.key_columns)
     base = f"SELECT *, {_BASE} AS {layer} FROM ({_all(address, info, plan.base)})"
@@ -112,13 +112,6 @@ def _within(groups: Iterable[range]) -> str:
 
 def _union(selects: Sequence[str]) -> str:
     return " UNION ALL BY NAME ".join(selects)
-
-
-def _free_name(name: str, info: StateInfo) -> str:
-    taken = {field["name"].lower() for field in json.loads(info.schema or "{}")["fields"]}
-    while name in taken:
-        name = f"_{name}"
-    return name
 
 
 def _quoted(name: str) -> str:

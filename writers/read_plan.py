@@ -109,6 +109,14 @@ def as_one(alike: Sequence[Scan]) -> Scan:
     return replace(alike[0], paths=tuple(path for scan in alike for path in scan.paths))
 
 
+def free_name(name: str, taken: Iterable[str]) -> str:
+    """The name, or one like it, that no column of these has; case does not tell columns apart."""
+    lower = {each.lower() for each in taken}
+    while name in lower:
+        name = f"_{name}"
+    return name
+
+
 def require_readable(info: StateInfo, chunks: Sequence[Chunk], files: Mapping[FileId, FileRow], max_parallelism: int) -> None:
     """Raises UsageError, FormatError or CorruptionError unless the chunks are all of a state of rows."""
     where = f"state {info.state!r} of operator {info.operator!r}"

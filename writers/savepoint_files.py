@@ -18,6 +18,7 @@ from holdfast.writers.failures import explaining
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.savepoint_places import DATA
+from holdfast.writers.spark_session import active_session
 from holdfast.writers.stores import KEY, StoreAdapter, entries_frame
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.vehicles import StateWriter
@@ -115,7 +116,7 @@ def spark_reader(spark: "SparkSession | None", stores: Mapping[str, StoreAdapter
     adapters = stores or {}
 
     def open_states(source: Checkpoint) -> ReadState:
-        session: Any = spark or _active_session()
+        session: Any = spark or active_session()
         frame = next((info.state for info in source.manifest.states if info.format == "parquet" or info.state in adapters), None)
         if session is None and frame is not None:
             msg = (
@@ -135,14 +136,6 @@ def _frame(session: "SparkSession", source: Checkpoint, info: StateInfo, adapter
     directories = source.directories(info.state)
     assert isinstance(directories, DirectoryReader)
     return entries_frame(session, directories, adapters[info.state], source.manifest.max_parallelism)
-
-
-def _active_session() -> "SparkSession | None":
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:  # the extra holdfast[spark] is not installed
-        return None
-    return SparkSession.getActiveSession()
 
 
 def _require_own(content: Sequence[Chunk], name: str) -> None:

@@ -3,11 +3,11 @@
 One rule serves base rows, upserts and deletes: what a key is worth is said by the highest layer that has it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from holdfast.writers.read_plan import free_name
 from holdfast.writers.spark_frame import quoted
 
 if TYPE_CHECKING:
@@ -40,31 +40,28 @@ class Layered:
     changed_rows: int
     changed_bytes: int
 
-    @property
-    def changes(self) -> "list[DataFrame]":
-        """Upserts and deletes, if there are any."""
-        return [frame for frame in (self.upserts, self.deletes) if frame is not None]
-
 
 def merged(layered: Layered) -> "DataFrame":
     """The rows that no higher layer replaces or deletes. Keys are compared as Spark groups them: nulls, NaNs and zeros are equal."""
     from pyspark.sql import functions
 
-    own = _free_prefix(layered.base.columns)  # of names that no row has, so that a name says which side it is of
+    taken = [*layered.base.columns, layered.rank]  # a name says which side it is of
+    rank, hashed = free_name("changed_rank", taken), free_name("changed_hash", taken)
     keys = [functions.col(quoted(column)) for column in layered.key_columns]
-    names = [f"{own}k{i}" for i in range(len(keys))]
-    asked = [*(key.alias(name) for key, name in zip(keys, names, strict=True)), functions.col(layered.rank).alias(f"{own}rank")]
-    changed = reduce(lambda left, right: left.unionAll(right), [frame.select(*asked) for frame in layered.changes])
+    names = [free_name(f"changed_k{i}", taken) for i in range(len(keys))]
+    asked = [*(key.alias(name) for key, name in zip(keys, names, strict=True)), functions.col(layered.rank).alias(rank)]
+    changes = [frame.select(*asked) for frame in (layered.upserts, layered.deletes) if frame is not None]
+    changed = reduce(lambda left, right: left.unionAll(right), changes)
     equal = reduce(lambda left, right: left & right, [key.eqNullSafe(functions.col(name)) for key, name in zip(keys, names, strict=True)])
     if max(layered.changed_bytes, layered.changed_rows * ROW_BYTES) <= BROADCAST_BYTES:
         # By a hash of the key, as a long: Spark finds a row by a single long in much less time than by columns of other types.
-        changed = functions.broadcast(changed.withColumn(f"{own}hash", functions.xxhash64(*names)))
-        found = functions.xxhash64(*keys) == functions.col(f"{own}hash")
+        changed = functions.broadcast(changed.withColumn(hashed, functions.xxhash64(*names)))
+        found = functions.xxhash64(*keys) == functions.col(hashed)
         # A product, because Spark would take a plain equality out of the condition, and join by the key's columns as well as by the hash.
         # It does so where it knows that all ranks are one and the same, too: they must come from the rows.
-        worth = equal.cast("int") * functions.col(f"{own}rank")
+        worth = equal.cast("int") * functions.col(rank)
     else:
-        found, worth = equal, functions.col(f"{own}rank")
+        found, worth = equal, functions.col(rank)
     rows = layered.base.join(changed, found & (worth > BASE_RANK), "left_anti")
     upserts = layered.upserts
     if upserts is None:
@@ -72,10 +69,3 @@ def merged(layered: Layered) -> "DataFrame":
     if layered.has_hidden_upserts:
         upserts = upserts.join(changed, found & (worth > functions.col(layered.rank)), "left_anti")
     return rows.unionAll(upserts.drop(layered.rank))
-
-
-def _free_prefix(taken: Sequence[str]) -> str:
-    prefix = "changed_"
-    while any(name.lower().startswith(prefix) for name in taken):
-        prefix = f"_{prefix}"
-    return prefix

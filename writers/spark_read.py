@@ -16,6 +16,7 @@ from holdfast.writers.read_plan import (
     ReadPlan,
     Scan,
     as_one,
+    free_name,
     plan_reading,
     require_key_groups,
     require_part,
@@ -122,7 +123,7 @@ class _Reader:
         if not plan.has_changes:
             return base
         keys = type(schema)([schema[name] for name in self.info.key_columns])
-        rank = _free_name("rank", schema.names)
+        rank = free_name("rank", schema.names)
         layered = Layered(
             key_columns=self.info.key_columns,
             base=base,
@@ -150,8 +151,9 @@ class _Reader:
         """Rows of change sets, each with the rank of its layer in one column more; None without any."""
         if not scans:
             return None
-        frames = [_with_rank(self._wanted(as_one(alike), schema, with_group=with_group), rank, alike) for alike in together(scans)]
-        return reduce(lambda left, right: left.unionAll(right), [_plain(frame, with_group=with_group) for frame in frames])
+        wanted = ((self._wanted(as_one(alike), schema, with_group=with_group), alike) for alike in together(scans))
+        frames = [_plain(_with_rank(frame, rank, alike), with_group=with_group) for frame, alike in wanted]
+        return reduce(lambda left, right: left.unionAll(right), frames)
 
     def _scan(self, scan: Scan, schema: "StructType", *, with_group: bool = False) -> "DataFrame":
         """Only the columns that are asked for are read."""
@@ -183,13 +185,6 @@ def _with_rank(frame: "DataFrame", rank: str, scans: Sequence[Scan]) -> "DataFra
     text = f"CASE {whens} ELSE raise_error(concat('a file of no layer: ', {rank})) END"
     name = frame.metadataColumn("_metadata").getField("file_name")  # by this call: a column of the user may have the name
     return frame.withColumn(rank, name).withColumn(rank, functions.expr(text))
-
-
-def _free_name(name: str, taken: Sequence[str]) -> str:
-    lower = {each.lower() for each in taken}
-    while name in lower:
-        name = f"_{name}"
-    return name
 
 
 def state_schema(info: StateInfo) -> "StructType":

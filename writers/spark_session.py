@@ -77,11 +77,15 @@ def _give_back(spark: "SparkSession", name: str) -> None:
             spark.conf.set(name, own)
 
 
+def active_session() -> "SparkSession | None":
+    """The session that is active in this process; None without one, and without Spark."""
+    sql = sys.modules.get("pyspark.sql")  # who has a session has imported it
+    return None if sql is None else sql.SparkSession.getActiveSession()
+
+
 def session_parallelism() -> int:
     """How many tasks the active session runs at once by default; 1 without one, and over Spark Connect, which does not tell."""
-    sql = sys.modules.get("pyspark.sql")  # who has a session has imported it
-    session = None if sql is None else sql.SparkSession.getActiveSession()
-    context = getattr(session, "_sc", None)
+    context = getattr(active_session(), "_sc", None)
     return 1 if context is None else int(context.defaultParallelism)
 
 
