@@ -1,162 +1,244 @@
-"""The tail of a Delta log on a local file system, checked and mended before a ledger is opened.
+"""A Delta log on a local file system, looked at before a ledger is opened: what of it is believed, and what must be mended.
 
-Why the tail needs it: delta-rs syncs nothing. It makes a commit under another name and links it (`<version>.json#1`, then
-`link`), so a commit that is visible to a running machine is whole, but after a loss of power the newest may be empty, cut or
-zeroed. delta-rs takes an empty one for an empty commit, without a word, and cannot open a table with a cut one.
+Why it needs that: delta-rs syncs nothing. It makes an entry under another name and links it (`<version>.json#1`, then `link`), so an
+entry that is visible to a running machine is whole, but after a loss of power the newest may be empty, cut or zeroed. delta-rs
+takes an empty one for an empty commit, silently, and cannot open a table with a cut one.
 
-Such a commit was never acknowledged: a caller hears of success only after every commit file up to its own, and the directory,
-are synced. Several writers may each have left one, so that all torn commits at the end count, down to the first whole one. Each is
-replaced by a void one, because another process may already count on the version; a hole would be damage.
+**Torn entries** (design, section 4c). A torn entry v was never acknowledged, nor was anything above it: a caller hears of success only
+after every entry up to its own is synced. So v and all above it become void; what is built on a void start or registration is void
+too. Unless v was whole once and is rotten now: of that, two entries of one writer above v are the proof, for a writer commits again
+only after its last entry, with all below it, was synced. Then it is damage. Each void entry keeps its version, because another process
+may already count on it; a hole would be damage. The old bytes are kept beside. A process that only reads stands below v and mends
+nothing.
 """
 
-import json
+import errno
+import os
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from holdfast.catalog.delta_checkpoint import LAST_CHECKPOINT, Hint, read_digests, read_hint, tear_of
 from holdfast.catalog.delta_log import (
-    OPERATION_ID,
+    DamagedCommitError,
     DataFile,
+    LogCommit,
     TornCommitError,
+    checkpoint_name,
     checkpoint_versions,
     commit_name,
     commit_versions,
+    keep_beside,
+    parse_commit,
     read_commit,
+    replace_durably,
     sync,
-    write_aside,
+    void_entry,
 )
 from holdfast.catalog.errors import DamagedLedgerError
 
-LAST_CHECKPOINT = "_last_checkpoint"
-
 
 class LedgerRepairWarning(UserWarning):
-    """Opening a ledger mended the tail of its log; nothing that was acknowledged is lost."""
+    """A log was mended, or has a torn tail that the next commit mends; nothing that was acknowledged is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairPlan:
-    """What must change before the table may be opened: names to remove from the log, then versions to make void, in this order."""
+class LogPlan:
+    """What is believed of a log: everything up to `version`, from the Delta checkpoint `base` on (-1: none; `is_synced`: made by us, above
+    synced entries only).
 
-    remove: tuple[str, ...] = ()
+    `caches` are not what was made, and are taken away before the table is opened. `void` are torn, or stand on a torn one: they are
+    replaced, in this order, before anything is committed.
+    """
+
+    version: int
+    base: int = -1
+    is_synced: bool = False
+    caches: tuple[str, ...] = ()
     void: tuple[int, ...] = ()
+    stale: tuple[str, ...] = ()  # Delta checkpoints that contain a void entry
+    cache_reasons: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
 
-class _Hint(NamedTuple):
-    """Version and number of actions that `_last_checkpoint` names, or what is wrong with it; nothing where there is none."""
+def examine(log: Path) -> LogPlan:
+    """Look at the log; changes nothing.
 
-    version: int | None = None
-    rows: int | None = None
-    tear: str | None = None
-
-
-def check_tail(log: Path) -> list[str]:
-    """Mend what a loss of power may have left at the end of the log; returns what was done, each also told as a LedgerRepairWarning.
-
-    May run beside live writers and other checkers: it does nothing to a whole file.
     Raises:
-        DamagedLedgerError: a hole, or a torn commit below a whole one, or a data file that is missing; nothing was changed.
+        DamagedLedgerError: it is gone, has a hole, an entry that is not what was written, or a data file that is missing.
     """
-    plan = plan_repair(log)
-    for name in plan.remove:
-        (log / name).unlink(missing_ok=True)
-    if plan.remove:
-        sync(log)  # first: a Delta checkpoint that contains a torn commit must not outlive it
-    for version in plan.void:
-        _make_void(log, version)
-    for reason in plan.reasons:
-        warnings.warn(reason, LedgerRepairWarning, stacklevel=3)
-    return list(plan.reasons)
-
-
-def plan_repair(log: Path) -> RepairPlan:
-    """What `check_tail` would do; changes nothing."""
-    hint = _read_hint(log)  # before the listing: a live writer makes a Delta checkpoint first and its hint last
-    commits = commit_versions(log)
-    checkpoints = checkpoint_versions(log)
+    hint = read_hint(log)  # before the listing: a live writer makes a Delta checkpoint first and its hint last
+    commits, checkpoints = commit_versions(log), checkpoint_versions(log)
     if not commits and not checkpoints:
         msg = f"the ledger is gone: {log} holds no commit; restore the directory from a backup"
         raise DamagedLedgerError(msg)
-    torn = _torn_tail(log, commits)
-    lowest = min(torn, default=None)
-    base, remove, reasons = _usable_checkpoint(log, hint, checkpoints, lowest)
-    _require_whole(log, commits, base, remove, max(commits, default=-1) if lowest is None else lowest - 1)
-    if lowest == 0:
-        msg = f"{log / commit_name(0)} {torn[0]}: the commit that made the ledger is lost; restore it from a backup"
-        raise DamagedLedgerError(msg)
-    reasons += [
-        f"{log / commit_name(version)} {tear}: its writer, or the machine, died before the commit was synced, so that it was never "
-        "acknowledged to anybody. It was replaced by a void commit; whoever sent it finds that it did not happen and may send it again"
-        for version, tear in torn.items()
-    ]
-    return RepairPlan(remove=tuple(remove), void=tuple(torn), reasons=tuple(reasons))
+    torn_tail = _torn_tail(log, commits)
+    base, is_synced, caches, stale, cache_reasons = _usable_checkpoint(log, hint, checkpoints, min(torn_tail, default=None))
+    last = max([*commits, base])
+    torn, above = _read_above(log, commits, base, last, [*caches, *stale])
+    if not torn:
+        return LogPlan(version=last, base=base, is_synced=is_synced, caches=tuple(caches), cache_reasons=tuple(cache_reasons))
+    lowest = min(torn)
+    _require_never_whole(log, lowest, torn[lowest], [above[v] for v in sorted(above) if v > lowest])
+    void = [v for v in range(last, lowest - 1, -1) if v in torn or not above[v].is_void]
+    return LogPlan(
+        version=lowest - 1,
+        base=base,
+        is_synced=is_synced,
+        caches=tuple(caches),
+        void=tuple(void),
+        stale=tuple(stale),
+        cache_reasons=tuple(cache_reasons),
+        reasons=tuple(_why_void(log, v, lowest, torn) for v in sorted(void)),
+    )
 
 
-def _torn_tail(log: Path, commits: list[int]) -> dict[int, str]:
-    """The torn commits that end the log, without a gap or a whole one between them, and how each is torn.
+def take_caches_away(log: Path, plan: LogPlan) -> None:
+    """Keep Delta checkpoints and hints that are not what was made under other names: engines read the log in their place.
 
-    Ascending, and they must become void in this order: a crash in between then leaves whole commits below torn ones, which the next
-    opening mends. The other way round it would leave a torn commit below a void one, and that is damage.
+    Each is also reported as a LedgerRepairWarning. Raises DamagedLedgerError where this process may not write there.
     """
-    torn: dict[int, str] = {}
+    try:
+        _take_away(log, plan.caches)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        msg = f"{plan.cache_reasons[0]}; this process may not write there ({error}): open the catalog once with an account that may"
+        raise DamagedLedgerError(msg) from error
+    for reason in plan.cache_reasons:
+        warnings.warn(reason, LedgerRepairWarning, stacklevel=4)
+
+
+def mend(log: Path, plan: LogPlan) -> None:
+    """Make void what is void; each step durable before the next. May run beside live writers, and beside another that mends.
+
+    From the top down: a mending that dies leaves the lowest torn, and with it the verdict on all above.
+    """
+    _take_away(log, plan.stale)  # first: a Delta checkpoint that contains a torn commit must not outlive it
+    lowest = min(plan.void)
+    for version in plan.void:
+        if not _is_torn(log, lowest):
+            return  # another process has mended it, and may have gone on
+        _make_void(log, version, lowest)
+
+
+def _take_away(log: Path, names: Collection[str]) -> None:
+    for name in names:
+        try:
+            keep_beside(log, name)
+            os.unlink(log / name)
+        except FileNotFoundError:
+            continue  # another process did
+    if names:
+        sync(log)
+
+
+def _torn_tail(log: Path, commits: list[int]) -> list[int]:
+    """The torn entries that end the log."""
+    torn: list[int] = []
     for version in reversed(commits):
-        tear = _tear(log, version)
-        if tear is None or (torn and version + 1 not in torn):
+        if not _is_torn(log, version) or (torn and version + 1 != torn[-1]):
             break
-        torn[version] = tear
-    return dict(sorted(torn.items()))
+        torn.append(version)
+    return torn
 
 
-def _usable_checkpoint(log: Path, hint: _Hint, checkpoints: list[int], torn: int | None) -> tuple[int, list[str], list[str]]:
-    """The newest Delta checkpoint that engines may start from (-1: none), the names to remove, and why."""
+def _is_torn(log: Path, version: int) -> bool:
+    try:
+        read_commit(log, version)
+    except TornCommitError:
+        return True
+    except (FileNotFoundError, DamagedCommitError):
+        return False
+    return False
+
+
+def _usable_checkpoint(
+    log: Path, hint: Hint, checkpoints: list[int], torn: int | None
+) -> tuple[int, bool, list[str], list[str], list[str]]:
+    """The newest Delta checkpoint that engines may start from (-1: none), whether it was made above synced entries only, the names to
+    take away at once and those that go with the torn entry that they contain, and why."""
+    caches, stale, reasons, base, is_synced = [], [], [], -1, False
+    for version in reversed(checkpoints):
+        name = checkpoint_name(version)
+        tear, is_synced = tear_of(log, version, hint), read_digests(log, version) is not None
+        if tear is None and (is_synced or torn is None or version < torn):
+            base = version
+            break
+        if tear is None:
+            stale.append(name)
+        else:
+            caches.append(name)
+            reasons.append(f"{log / name} {tear}: taken away together with {LAST_CHECKPOINT}; the commits below it hold the same")
     hint_tear = hint.tear
     if hint.version is not None and hint.version not in checkpoints:
         hint_tear = f"names Delta checkpoint {hint.version}, which is not there"
-    remove, reasons, base = [], [], -1
-    for version in reversed(checkpoints):
-        name = f"{version:020d}.checkpoint.parquet"
-        tear = _checkpoint_tear(log / name, hint.rows if version == hint.version else None)
-        if tear is None and torn is not None and version >= torn:
-            tear = f"contains commit {torn}, which is torn"
-        if tear is None:
-            base = version
-            break
-        remove.append(name)
-        reasons.append(f"{log / name} {tear}: removed together with {LAST_CHECKPOINT}; the commits below it hold the same")
     if hint_tear:
-        reasons.append(f"{log / LAST_CHECKPOINT} {hint_tear}: removed; it is only a hint")
-    if (remove or hint_tear) and (log / LAST_CHECKPOINT).exists():
-        remove.append(LAST_CHECKPOINT)
-    return base, remove, reasons
+        reasons.append(f"{log / LAST_CHECKPOINT} {hint_tear}: taken away; it is only a hint")
+    if (caches or hint_tear) and (log / LAST_CHECKPOINT).exists():
+        caches.append(LAST_CHECKPOINT)
+    if stale and (log / LAST_CHECKPOINT).exists():
+        stale.append(LAST_CHECKPOINT)
+    return base, is_synced and base >= 0, caches, stale, reasons
 
 
-def _require_whole(log: Path, commits: list[int], base: int, remove: list[str], last: int) -> None:
-    """Every commit above `base` up to `last` is there and whole, and so is every data file that they leave in the table."""
+def _read_above(log: Path, commits: list[int], base: int, last: int, missing: list[str]) -> tuple[dict[int, str], dict[int, LogCommit]]:
+    """How the torn entries above `base` are torn, and what the whole ones say.
+
+    Raises DamagedLedgerError for anything else, and for a data file that is missing of what lies below the lowest torn one.
+    """
     present: Collection[int] = set(commits)
+    torn: dict[int, str] = {}
+    whole: dict[int, LogCommit] = {}
     files: dict[str, DataFile] = {}
     for version in range(base + 1, last + 1):
+        path = log / commit_name(version)
         if version not in present:
-            torn = f", and {log / remove[0]} cannot stand in for it" if remove else ""
-            msg = (
-                f"the ledger's log has a hole: {log / commit_name(version)} is missing{torn}; nothing was changed; restore it from a backup"
-            )
+            instead = f", and {log / missing[0]} cannot stand in for it" if missing else ""
+            msg = f"the ledger's log has a hole: {path} is missing{instead}; nothing was changed; restore it from a backup"
             raise DamagedLedgerError(msg)
         try:
-            commit = read_commit(log, version)
+            commit = whole[version] = read_commit(log, version)
         except TornCommitError as error:
-            msg = f"{log / commit_name(version)} {error}, and later commits stand on it; nothing was changed; restore it from a backup"
+            torn[version] = str(error)
+        except DamagedCommitError as error:
+            msg = f"the ledger's log is damaged: {path} {error}; nothing was changed; restore it from a backup"
             raise DamagedLedgerError(msg) from error
-        files.update((file.path, file) for file in commit.added)
-        for path in commit.removed:
-            files.pop(path, None)
+        if not torn:
+            files.update((file.path, file) for file in commit.added)
+            for name in commit.removed:
+                files.pop(name, None)
+    if 0 in torn:
+        msg = f"{log / commit_name(0)} {torn[0]}: the commit that made the ledger is lost; restore it from a backup"
+        raise DamagedLedgerError(msg)
     for file in files.values():
         _require_data(log.parent / file.path, file.size_bytes)
+    return torn, whole
+
+
+def _require_never_whole(log: Path, lowest: int, tear: str, above: list[LogCommit]) -> None:
+    """Raises DamagedLedgerError if a writer has two entries above a torn one, so that it was whole when the second was made."""
+    seen: set[str | None] = set()
+    for commit in above:
+        if commit.is_void:
+            continue
+        if commit.writer is None or commit.writer in seen:
+            msg = (
+                f"{log / commit_name(lowest)} {tear}, and later commits stand on it: it was whole when "
+                f"{commit_name(commit.version)} was made; nothing was changed; restore it from a backup"
+            )
+            raise DamagedLedgerError(msg)
+        seen.add(commit.writer)
+
+
+def _why_void(log: Path, version: int, lowest: int, torn: Mapping[int, str]) -> str:
+    what = torn.get(version, f"stands on {commit_name(lowest)}, which is torn")
+    return (
+        f"{log / commit_name(version)} {what}: its writer, or the machine, died before it was synced, so that it was never "
+        "acknowledged to anybody. It counts for nothing: the next commit replaces it by a void one, and what it held is kept beside; "
+        "a caller that sent it finds that it did not happen and may send it again"
+    )
 
 
 def _require_data(path: Path, size_bytes: int) -> None:
@@ -170,50 +252,18 @@ def _require_data(path: Path, size_bytes: int) -> None:
         raise DamagedLedgerError(msg)
 
 
-def _tear(log: Path, version: int) -> str | None:
+def _make_void(log: Path, version: int, lowest: int) -> None:
+    """Replace an entry, durably and by rename, with one that only says that it is void."""
+    name = commit_name(version)
+    data = (log / name).read_bytes()
     try:
-        read_commit(log, version)
+        commit = parse_commit(version, data)
     except TornCommitError as error:
-        return str(error)
-    return None
-
-
-def _checkpoint_tear(path: Path, rows: int | None) -> str | None:
-    """What is wrong with a Delta checkpoint, read to its end, or None."""
-    try:
-        with pq.ParquetFile(path) as file:
-            found = sum(batch.num_rows for batch in file.iter_batches())
-    except (pa.ArrowException, OSError) as error:
-        return f"does not open ({str(error).splitlines()[0]})"
-    if rows is not None and rows != found:
-        return f"holds {found} actions, and {LAST_CHECKPOINT} says {rows}"
-    return None
-
-
-def _read_hint(log: Path) -> _Hint:
-    try:
-        data = (log / LAST_CHECKPOINT).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return _Hint()
-    try:
-        hint = json.loads(data)
-        return _Hint(int(hint["version"]), int(hint["size"]))
-    except (ValueError, KeyError, TypeError):
-        return _Hint(tear="does not parse")
-
-
-def _make_void(log: Path, version: int) -> None:
-    """Replace a torn commit, durably and by rename, with one that only says that it is void."""
-    path = log / commit_name(version)
-    try:
-        tear = _tear(log, version)  # again, just before: another process may have mended it and gone on
-    except FileNotFoundError:
-        tear = "is missing"
-    if tear is None:
-        return
-    # The torn file's time and not the clock's: two processes that mend it write the same bytes.
-    timestamp_ms = int(path.stat().st_mtime * 1000)
-    info = {"timestamp": timestamp_ms, "operation": "VOID", OPERATION_ID: None, "reason": f"the commit {tear}; it was never acknowledged"}
-    temporary = write_aside(log, json.dumps({"commitInfo": info}).encode() + b"\n")
-    temporary.replace(path)
-    sync(log)
+        reason = f"the commit {error}; it was never acknowledged"
+    else:
+        if commit.is_void:
+            return
+        reason = f"the commit stands on {commit_name(lowest)}, which is torn; it was never acknowledged"
+    keep_beside(log, name)
+    # The old file's time and not the clock's: two processes that mend it write the same bytes.
+    replace_durably(log, name, void_entry(version, int((log / name).stat().st_mtime * 1000), reason))

@@ -6,6 +6,7 @@ Callers hold one lock over refresh, validate and append (design, section 5).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,14 +45,24 @@ class Ledger(Protocol):
         Commits without data change (compaction) are left out.
         Raises:
             SnapshotLostError: the log was cleaned above the old snapshot; the snapshot has moved, read it with `scan`.
+            FencedError: another ledger stands at this place.
         """
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Wait for one's turn among the committers that are known of, for the block. It decides nothing: it saves lost races."""
+
+    def mend(self) -> Sequence[str]:
+        """Before the first append: make whole what a loss of power left torn, where opening found it so; what was mended, and why."""
 
     def append(self, facts: Sequence[Fact], *, keys: Mapping[str, int], operation: Operation) -> None:
         """Commit the facts as one transaction that carries `keys` (app id -> version) and the operation's id.
 
-        Durable before it is committed: the data file, then its directory. Any exception leaves the outcome unknown.
+        Durable before it is committed: the data file, then its directory. Commits since the snapshot that carry none of the keys are
+        passed over, however many they are. Any exception leaves the outcome unknown.
         Raises:
-            LedgerConflictError: another commit since the snapshot carries one of the keys.
+            LedgerConflictError: another commit since the snapshot carries one of the keys, or every race was lost for too long.
+            SnapshotLostError: the commits since the snapshot are no longer in the log.
+            FencedError: another ledger stands at this place.
         """
 
     def make_durable(self) -> None:

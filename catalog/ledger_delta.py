@@ -1,33 +1,40 @@
 """The ledger as a Delta table, through delta-rs, on a local file system.
 
-Two habits of delta-rs shape this module (measured; `tests/ledger_contract.py` holds them):
-* It compares the app ids of a commit with those of the commits since *the handle's* version, never their versions. So the
-  handle is the snapshot, and only `refresh` moves it. `write_deltalake` would load the newest version first and miss conflicts.
+Habits of delta-rs that shape this module (measured; `tests/ledger_contract.py` holds them):
+* Its own loop of 15 tries ends in an error that is no conflict, and a commit that it sends again cannot say its own version. So each try is
+  one compare-and-swap on the whole log, and the loop around it is here: what a lost race passed over is read for one's own keys.
+* A handle that moves hides conflicts. So the handle is the snapshot, and only `refresh` moves it; races are gone on with on another one.
 * It syncs nothing. A data file and its name are synced before the commit is sent; commits when `make_durable` is called.
 
 A crash between the data file and its commit leaves a file that no commit names: no reader sees it.
 """
 
-import json
+import errno
+import hashlib
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, fields
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
-from holdfast.catalog import delta_log, delta_tail
-from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError
+from holdfast.catalog import delta_checkpoint, delta_data, delta_log, delta_tail, turns
+from holdfast.catalog.clock import Environment, SystemEnvironment
+from holdfast.catalog.delta_log import DamagedCommitError, LogCommit, TornCommitError
+from holdfast.catalog.delta_tail import LedgerRepairWarning, LogPlan
+from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FencedError, FormatError
 from holdfast.catalog.facts import KINDS, Fact
 from holdfast.catalog.ledger import LedgerConflictError, LoggedCommit, SnapshotLostError
 from holdfast.catalog.schema import SCHEMA, Operation, from_table, to_table
@@ -37,27 +44,47 @@ CONFIGURATION = {
     # The cleaning hook lists the whole log at every commit: 50 to 150 ms of it at 5,000 commits.
     "delta.enableExpiredLogCleanup": "false",
     # Without Delta checkpoints a commit costs 400 to 800 ms at 5,000 commits.
-    "delta.checkpointInterval": "20",
+    "delta.checkpointInterval": str(delta_checkpoint.EVERY_COMMITS),
 }
-PRUNING_COLUMNS = ("kind", "operation_id", "job_id", "seq")
+COMMIT_WITHIN_S = 60.0  # of one transaction that conflicts with nobody
 
 _CATALOG_ID = "holdfast.catalogId"
-_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
-_OWN_FILE = re.compile(r"\d{20}-.*")
-_DICTIONARY_FROM_ROWS = 1000  # below it, dictionaries cost more than they save
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_LONGEST_PAUSE = 4
+_undurable: dict[tuple[Path, str], Exception] = {}  # of this process: after a failed sync Linux calls the pages clean
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What one append says, whichever version it becomes."""
+
+    add: AddAction
+    body: Mapping[str, Any]  # of the add action, as delta-rs writes it
+    keys: Mapping[str, int]
+    operation_id: str
 
 
 class DeltaLedger:
     """A handle on the ledger's table. Not for two threads at once: callers hold one lock over refresh, validate and append."""
 
-    def __init__(self, directory: str | os.PathLike[str], table: DeltaTable) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], table: DeltaTable, environment: Environment | None = None, plan: LogPlan | None = None
+    ) -> None:
         self._directory = Path(directory)
         self._log = self._directory / "_delta_log"
+        self._environment = environment or SystemEnvironment()
         self._table = table
-        self._schema = table.schema()
+        self._schema, self._table_id = table.schema(), str(table.metadata().id)
         self._told_version = self.version  # refresh has returned everything up to here
+        self._tip = self._sha256_of(self.version)  # of the entry at the held version, by which another table at this place is seen
+        self._torn = plan is not None and bool(plan.void)
+        self._synced_base = plan.base if plan is not None and plan.is_synced else -1
         self._durable_version = -1
+        self._writer, self._has_unsynced = self._environment.new_id(), False
+        self._checkpoint_due: int | None = None
         self._sent: dict[str, tuple[Fact, ...]] = {}  # by data file: one's own facts need not be read back
+        self._verified: set[str] = set()  # data files whose digest this handle has compared
 
     @classmethod
     def exists(cls, directory: str | os.PathLike[str]) -> bool:
@@ -66,7 +93,7 @@ class DeltaLedger:
         return bool(delta_log.commit_versions(log) or delta_log.checkpoint_versions(log))
 
     @classmethod
-    def create(cls, directory: str | os.PathLike[str], *, catalog_id: str) -> "DeltaLedger":
+    def create(cls, directory: str | os.PathLike[str], *, catalog_id: str, environment: Environment | None = None) -> "DeltaLedger":
         """Make an empty ledger that carries the catalog's id, durable when this returns. Of several at once exactly one succeeds.
 
         Raises:
@@ -85,23 +112,27 @@ class DeltaLedger:
             DeltaTable.create(aside, SCHEMA, mode="error", configuration=configuration, raise_if_key_not_exists=False)
             first = (Path(aside) / "_delta_log" / delta_log.commit_name(0)).read_bytes()
         try:
-            delta_log.create_commit(log, 0, first)
+            delta_log.create_commit(log, 0, delta_log.with_digest(0, first))
         except FileExistsError as error:
             raise AlreadyExistsError(msg) from error
         for new in missing:
             delta_log.sync(new.parent)
-        return cls(path, _load(path))
+        return cls(path, _load(path), environment)
 
     @classmethod
-    def open(cls, directory: str | os.PathLike[str]) -> "DeltaLedger":
-        """A handle at the newest version, once the tail of the log is found or made whole (`delta_tail.check_tail`).
+    def open(cls, directory: str | os.PathLike[str], environment: Environment | None = None) -> "DeltaLedger":
+        """A handle at the newest version that is believed (`delta_tail.examine`): below a torn tail, if there is one.
 
         Raises:
             DamagedLedgerError: the ledger is gone, or has damage that cannot be mended; the message names the file.
         """
         path = Path(directory).absolute()
-        delta_tail.check_tail(path / "_delta_log")
-        return cls(path, _load(path))
+        log = path / "_delta_log"
+        plan = delta_tail.examine(log)
+        delta_tail.take_caches_away(log, plan)
+        for reason in plan.reasons:
+            warnings.warn(reason, LedgerRepairWarning, stacklevel=3)
+        return cls(path, _load(path, plan.version), environment, plan)
 
     @property
     def catalog_id(self) -> str:
@@ -114,72 +145,94 @@ class DeltaLedger:
         return str(self._directory)
 
     @property
+    def is_torn(self) -> bool:
+        """Whether entries above the held version are torn, or stand on a torn one: engines of others cannot read the newest version."""
+        return self._torn
+
+    @property
     def version(self) -> int:
         return int(self._table.version())
 
     def refresh(self) -> Sequence[LoggedCommit]:
-        self._move()
+        if not self._torn or self._is_mended():
+            self._move()
         passed: list[LoggedCommit] = []
+        tip = self._tip
         for version in range(self._told_version + 1, self.version + 1):
             try:
-                commit = delta_log.read_commit(self._log, version)
+                commit = self._read_commit(version)
             except FileNotFoundError as error:
                 raise self._lost() from error
-            except delta_log.TornCommitError as error:
-                msg = f"{self._log / delta_log.commit_name(version)} {error}: open the catalog again"
-                raise DamagedLedgerError(msg) from error
             files = tuple(file.path for file in commit.added if file.data_change)
             if files:
                 passed.append(LoggedCommit(version, commit.operation_id, commit.keys, partial(self._facts_of, files, self._sent)))
-        self._told_version = self.version
+            tip = commit.sha256
+        self._told_version, self._tip = self.version, tip
         self._sent = {}
         return passed
 
+    def turn(self) -> AbstractContextManager[object]:
+        return turns.turn(str(self._log), self._environment, lambda: max(delta_log.commit_versions(self._log), default=-1))
+
+    def mend(self) -> Sequence[str]:
+        if not self._torn:
+            return ()
+        plan = delta_tail.examine(self._log)
+        if plan.void:
+            delta_tail.mend(self._log, plan)
+        self._torn = False
+        return plan.reasons
+
     def append(self, facts: Sequence[Fact], *, keys: Mapping[str, int], operation: Operation) -> None:
         if self._told_version != self.version:
-            # A refresh moved the table's handle and failed before it told what it passed over: delta-rs would miss the conflict.
+            # A refresh moved the table's handle and failed before it told what it passed over: a conflict would be missed.
             msg = f"the caller has seen version {self._told_version} and the handle stands at {self.version}: refresh first"
             raise LedgerConflictError(msg)
+        self._require_same_table()
         table = to_table(facts, operation)
-        name, size_bytes = self._write_durably(table, operation.operation_id)
+        data = delta_data.encode(table)
+        name = delta_data.write_durably(self._directory, self.version, operation.operation_id, len(self._sent), data)
         self._sent[name] = tuple(facts)
-        properties = CommitProperties(
-            app_transactions=[Transaction(key, version) for key, version in keys.items()],
-            custom_metadata={delta_log.OPERATION_ID: operation.operation_id, delta_log.ACTIONS: 1 + len(keys)},
-        )
-        modified_ms = int(operation.at.timestamp() * 1000)
-        try:
-            self._table.create_write_transaction(
-                [AddAction(name, size_bytes, {}, modified_ms, True, _statistics(table))],
-                mode="append",
-                schema=self._schema,
-                partition_by=[],
-                commit_properties=properties,
-                post_commithook_properties=_HOOKS,
-            )
-        except CommitFailedError as error:
-            if "concurrent transaction" in str(error).lower():  # only the message tells the causes apart
-                msg = f"one of {sorted(keys)} was committed after version {self.version}"
-                raise LedgerConflictError(msg) from error
-            raise
-        except DeltaError as error:
-            if "invalid table version" in str(error).lower():
-                msg = f"version {self.version} of {self._directory} is no longer in the log"
-                raise SnapshotLostError(msg) from error
-            raise
+        modified_ms, statistics = int(operation.at.timestamp() * 1000), delta_data.statistics(table)
+        body = {
+            "path": name,
+            "partitionValues": {},
+            "size": len(data),
+            "modificationTime": modified_ms,
+            "dataChange": True,
+            "stats": statistics,
+        }
+        add = AddAction(name, len(data), {}, modified_ms, True, statistics)
+        if self._has_unsynced:  # its last entry may not be synced: to a reader, what comes now is another writer's
+            self._writer = self._environment.new_id()
+        self._has_unsynced = True
+        self._commit(_Entry(add, body, dict(keys), operation.operation_id))
 
     def make_durable(self) -> None:
         version = self.version
         if version <= self._durable_version:
             return
+        key = (self._log, self._table_id)
+        if (before := _undurable.get(key)) is not None:
+            msg = f"an earlier sync of this ledger failed in this process ({before}), and the next would succeed over lost data"
+            raise OSError(errno.EIO, msg)
         first = self._durable_version < 0
-        for commit in delta_log.commit_versions(self._log) if first else range(self._durable_version + 1, version + 1):
-            try:
-                delta_log.sync(self._log / delta_log.commit_name(commit))
-            except FileNotFoundError:
-                continue  # whoever cleaned the log synced a Delta checkpoint above it first
-        delta_log.sync(self._log)
-        self._durable_version = version
+        todo = (
+            [v for v in delta_log.commit_versions(self._log) if v > self._synced_base]
+            if first
+            else range(self._durable_version + 1, version + 1)
+        )
+        try:
+            for commit in todo:
+                with suppress(FileNotFoundError):  # whoever cleaned the log synced a Delta checkpoint above it first
+                    delta_log.sync(self._log / delta_log.commit_name(commit))
+            delta_log.sync(self._log)
+        except Exception as error:
+            _undurable[key] = error
+            raise
+        self._durable_version, self._has_unsynced = version, False
+        if self._checkpoint_due is not None and self._checkpoint_due <= version:
+            self._make_checkpoint(self._checkpoint_due)
 
     def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None, scope: str | None = None) -> Sequence[Fact]:
         """The facts at the held snapshot.
@@ -201,19 +254,123 @@ class DeltaLedger:
             condition &= pc.field("job_id") == job_id
         if scope is not None:
             condition &= pc.field("scope") == scope
-        paths = sorted(self._files(bounds), key=lambda path: (_OWN_FILE.fullmatch(path) is not None, path))
-        table = self._read(paths, condition, _columns_of(wanted))
-        return list(from_table(table if all(_OWN_FILE.fullmatch(path) for path in paths) else _by_seq(table)))
+        names, are_ours = delta_data.in_order_of_writing(list(self._files(bounds)))
+        table = self._read(names, condition, _columns_of(wanted))
+        try:
+            return list(from_table(table if are_ours else delta_data.by_seq(table)))
+        except (ValueError, TypeError) as error:
+            msg = f"the ledger {self._directory} says what no version of Holdfast writes: {error}; restore it from a backup"
+            raise DamagedLedgerError(msg) from error
 
     def has_operation(self, operation_id: str) -> bool:
         paths = list(self._files({"operation_id": (operation_id, operation_id)}))
         return bool(self._read(paths, pc.field("operation_id") == operation_id, ["kind"]).num_rows)
 
+    def verify_files(self) -> Iterator[tuple[str, int]]:
+        """(path below the table, size) of each data file of the held snapshot, each once its digest is compared.
+
+        Raises DamagedLedgerError for one that is not what was written.
+        """
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        for name, size_bytes in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True):
+            self._require_digest(name)
+            yield name, size_bytes
+
+    # ---- committing -----------------------------------------------------------------------------------------------------
+
+    def _commit(self, entry: _Entry) -> None:
+        """Send the entry at the newest version until it lands, or until a commit that it meets has one of its keys."""
+        handle, started, sent = self._table, self._environment.monotonic_s(), set[int]()
+        for tries in count():
+            version = int(handle.version()) + 1
+            if not (self._log / delta_log.commit_name(version)).exists():
+                sent.add(version)
+                if self._send(handle, version, entry):
+                    if version % delta_checkpoint.EVERY_COMMITS == 0:
+                        self._checkpoint_due = version
+                    return
+            if self._met(version, entry, sent):
+                return
+            if self._environment.monotonic_s() - started > COMMIT_WITHIN_S:
+                msg = f"{tries + 1} races for the next version of {self._directory} were lost in {COMMIT_WITHIN_S:.0f} s"
+                raise LedgerConflictError(msg)
+            if tries:
+                self._environment.pause(min(tries, _LONGEST_PAUSE))
+            handle = self._beyond(version, entry, sent)
+            if handle is None:
+                return
+
+    def _send(self, handle: DeltaTable, version: int, entry: _Entry) -> bool:
+        """One compare-and-swap; whether it landed, or another commit has the version."""
+        actions = [("add", entry.body), *(("txn", {"appId": key, "version": v}) for key, v in entry.keys.items())]
+        said = {
+            delta_log.OPERATION_ID: entry.operation_id,
+            delta_log.ACTIONS: len(actions),
+            delta_log.VERSION: version,
+            delta_log.WRITER: self._writer,
+            delta_log.DIGEST: delta_log.digest_of(version, self._writer, entry.operation_id, actions),
+        }
+        properties = CommitProperties(
+            app_transactions=[Transaction(key, v) for key, v in entry.keys.items()],
+            custom_metadata=said,  # type: ignore[arg-type]  # numbers are written as numbers
+            max_commit_retries=0,
+        )
+        try:
+            handle.create_write_transaction(
+                [entry.add],
+                mode="append",
+                schema=self._schema,
+                partition_by=[],
+                commit_properties=properties,
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except DeltaError as error:
+            if (self._log / delta_log.commit_name(version)).exists():
+                return False
+            if found := _OS_ERROR.search(str(error)):
+                raise OSError(int(found[1]), os.strerror(int(found[1])), str(self._log)) from error
+            raise
+        return True
+
+    def _met(self, version: int, entry: _Entry, sent: set[int]) -> bool:
+        """Look at the commit that has the version; whether it is this very entry, whose response was lost."""
+        commit = self._read_commit(version)
+        if version in sent and commit.operation_id == entry.operation_id:
+            return True
+        if met := commit.keys & entry.keys.keys():
+            msg = f"{', '.join(sorted(met))} was committed by version {version} of {self._directory}"
+            raise LedgerConflictError(msg)
+        if commit.changes_table:
+            msg = f"version {version} of {self._directory} changes the table itself: another program made it; nothing was committed"
+            raise FormatError(msg)
+        return False
+
+    def _beyond(self, version: int, entry: _Entry, sent: set[int]) -> DeltaTable | None:
+        """A handle at the newest version, all commits above `version` looked at; None if one of them is this very entry."""
+        newest = version
+        while (self._log / delta_log.commit_name(newest + 1)).exists():
+            newest += 1
+            if self._met(newest, entry, sent):
+                return None
+        return _load(self._directory, newest)
+
+    def _make_checkpoint(self, version: int) -> None:
+        self._checkpoint_due = None
+        # The commit has landed and is durable. A Delta checkpoint that fails is one that the next twenty commits do without.
+        with suppress(OSError, DeltaError, pa.ArrowException, TornCommitError, DamagedCommitError, ValueError):
+            delta_checkpoint.make(self._log, version)
+
+    # ---- moving ---------------------------------------------------------------------------------------------------------
+
     def _move(self) -> None:
         """Bring the table's handle to the newest version."""
-        old = self.version
+        old = self._told_version
         try:
+            self._require_same_table()
             self._table.update_incremental()
+        except SnapshotLostError:
+            self._table = _load(self._directory)
+            raise self._lost() from None
         except DeltaError as error:
             # delta-rs steps over commits that were cleaned, or fails, as the Delta checkpoints lie.
             if (self._log / delta_log.commit_name(old + 1)).exists():
@@ -224,60 +381,55 @@ class DeltaLedger:
 
     def _lost(self) -> SnapshotLostError:
         msg = f"commits after version {self._told_version} of {self._directory} are no longer in the log: read the snapshot again"
-        self._told_version = self.version
+        self._told_version, self._tip = self.version, self._sha256_of(self.version)
         self._sent = {}
         return SnapshotLostError(msg)
 
-    def _write_durably(self, table: pa.Table, operation_id: str) -> tuple[str, int]:
-        """Write a data file under a name of its own; the file, then its directory.
+    def _is_mended(self) -> bool:
+        """Whether the torn entry above the held version is torn no more: another process has mended it."""
+        try:
+            delta_log.read_commit(self._log, self.version + 1)
+        except (TornCommitError, FileNotFoundError):
+            return False
+        except DamagedCommitError:
+            return True
+        self._torn = False
+        return True
 
-        Columns without a value are left out, which halves the cost of a small commit: Delta reads them as null.
-        """
-        columns = [f.name for f in SCHEMA if not f.nullable or table.column(f.name).null_count < table.num_rows]
-        sink = pa.BufferOutputStream()
-        pq.write_table(
-            table.select(columns),
-            sink,
-            compression="snappy",
-            store_schema=False,
-            use_dictionary=table.num_rows >= _DICTIONARY_FROM_ROWS,
-            write_statistics=list(PRUNING_COLUMNS),
-        )
-        data = sink.getvalue()
-        name, stream = self._create_exclusively(operation_id)
-        with stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        delta_log.sync(self._directory)
-        return name, data.size
+    def _require_same_table(self) -> None:
+        """Raises FencedError if another ledger stands here, SnapshotLostError if the held version is no longer in the log."""
+        tip = self._sha256_of(self._told_version)
+        if tip == self._tip:
+            return
+        here = _load(self._directory).metadata()
+        if str(here.id) != self._table_id:
+            msg = (
+                f"another ledger stands at {self._directory} (of catalog {here.configuration.get(_CATALOG_ID)!r}, this process opened "
+                f"{self.catalog_id!r}): the catalog was deleted and made again, or replaced. Nothing was committed; stop this process"
+            )
+            raise FencedError(msg)
+        msg = f"version {self._told_version} of {self._directory} is no longer in the log"
+        raise SnapshotLostError(msg)
 
-    def _create_exclusively(self, operation_id: str) -> tuple[str, Any]:
-        """A new file; its name sorts by the version that its writer had seen. Never an old name: that file may be committed."""
-        prefix = f"{self.version:020d}-{re.sub(r'[^A-Za-z0-9_-]', '_', operation_id)}"
-        n = 0
-        while True:
-            name = f"{prefix}-{n}.parquet"
-            try:
-                return name, open(self._directory / name, "xb")
-            except FileExistsError:
-                n += 1
+    def _sha256_of(self, version: int) -> str | None:
+        try:
+            return hashlib.sha256((self._log / delta_log.commit_name(version)).read_bytes()).hexdigest()
+        except FileNotFoundError:
+            return None
+
+    def _read_commit(self, version: int) -> LogCommit:
+        try:
+            return delta_log.read_commit(self._log, version)
+        except (TornCommitError, DamagedCommitError) as error:
+            msg = f"{self._log / delta_log.commit_name(version)} {error}: open the catalog again"
+            raise DamagedLedgerError(msg) from error
+
+    # ---- reading --------------------------------------------------------------------------------------------------------
 
     def _facts_of(self, files: Sequence[str], sent: Mapping[str, tuple[Fact, ...]]) -> Sequence[Fact]:
         facts: list[Fact] = []
         for file in files:
-            if file in sent:
-                facts += sent[file]
-                continue
-            try:
-                with pq.ParquetFile(self._directory / file) as parquet:
-                    facts += from_table(_with_all_columns(parquet.read()))
-            except FileNotFoundError as error:
-                msg = f"{self._directory / file} is gone; if the ledger was compacted, the newest snapshot holds its facts"
-                raise SnapshotLostError(msg) from error
-            except pa.ArrowException as error:
-                msg = f"the ledger's data file {self._directory / file} cannot be read: {error}; restore it from a backup"
-                raise DamagedLedgerError(msg) from error
+            facts += sent[file] if file in sent else delta_data.read_facts(self._directory, file)
         return facts
 
     def _files(self, bounds: Mapping[str, tuple[str, str]]) -> Iterator[str]:
@@ -290,23 +442,25 @@ class DeltaLedger:
                 keep = pc.and_(keep, pc.fill_null(possible, True))  # a file without statistics may hold anything
         yield from actions["path"].filter(keep).to_pylist()
 
-    def _read(self, paths: Sequence[str], condition: pc.Expression, columns: list[str]) -> pa.Table:
-        files = [str(self._directory / path) for path in paths]
+    def _read(self, names: Sequence[str], condition: pc.Expression, columns: list[str]) -> pa.Table:
+        for name in names:
+            self._require_digest(name)
+        files = [str(self._directory / name) for name in names]
         try:
             return ds.dataset(files, schema=SCHEMA, format="parquet").to_table(columns=columns, filter=condition).combine_chunks()
         except (OSError, pa.ArrowException) as error:
             msg = f"a data file of the ledger {self._directory} cannot be read: {error}; restore it from a backup"
             raise DamagedLedgerError(msg) from error
 
+    def _require_digest(self, name: str) -> None:
+        if name not in self._verified:
+            delta_data.require_digest(self._directory, name)
+            self._verified.add(name)
 
-def _by_seq(table: pa.Table) -> pa.Table:
-    keys = pa.table({"seq": table["seq"], "position": pa.array(range(table.num_rows), pa.int64())})
-    return table.take(pc.sort_indices(keys, sort_keys=[("seq", "ascending"), ("position", "ascending")]))
 
-
-def _load(directory: Path) -> DeltaTable:
+def _load(directory: Path, version: int | None = None) -> DeltaTable:
     try:
-        return DeltaTable(directory)
+        return DeltaTable(directory, version=version)
     except DeltaError as error:
         msg = f"the ledger {directory} cannot be read: {error}; restore it from a backup"
         raise DamagedLedgerError(msg) from error
@@ -318,20 +472,3 @@ def _columns_of(kinds: frozenset[str] | None) -> list[str]:
         return list(SCHEMA.names)
     wanted = {"kind", "job_id", "seq"}.union(*({f.name for f in fields(KINDS[kind])} for kind in kinds if kind in KINDS))
     return [name for name in SCHEMA.names if name in wanted]
-
-
-def _statistics(table: pa.Table) -> str:
-    """What engines skip files by, as Delta writes it."""
-    bounds = {name: pc.min_max(table[name]).as_py() for name in PRUNING_COLUMNS}
-    return json.dumps(
-        {
-            "numRecords": table.num_rows,
-            "minValues": {name: b["min"] for name, b in bounds.items() if b["min"] is not None},
-            "maxValues": {name: b["max"] for name, b in bounds.items() if b["max"] is not None},
-        }
-    )
-
-
-def _with_all_columns(table: pa.Table) -> pa.Table:
-    columns = [table[f.name].cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in SCHEMA]
-    return pa.table(columns, schema=SCHEMA)

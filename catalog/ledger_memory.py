@@ -5,6 +5,7 @@ A `MemoryLog` is the shared log; each `MemoryLedger` is one process's handle on 
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -85,6 +86,12 @@ class MemoryLedger:
             for version, commit in enumerate(passed, old + 1)
             if commit.has_data_change
         ]
+
+    def turn(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def mend(self) -> Sequence[str]:
+        return ()
 
     def append(self, facts: Sequence[Fact], *, keys: Mapping[str, int], operation: Operation) -> None:
         self._log.commit(self._version, _Commit(operation.operation_id, frozenset(keys), tuple(facts)))

@@ -6,13 +6,22 @@ hook looks like a failure although the commit landed). Nothing is ever deleted h
 """
 
 import errno
+import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import ConflictError, HoldfastError, ReadOnlyError, RetryError, UnknownOutcomeError
-from holdfast.catalog.facts import Fact
+from holdfast.catalog.errors import (
+    ConflictError,
+    FencedError,
+    FormatError,
+    HoldfastError,
+    ReadOnlyError,
+    RetryError,
+    UnknownOutcomeError,
+)
+from holdfast.catalog.facts import Fact, RunEnded
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.schema import Operation
@@ -21,6 +30,7 @@ from holdfast.catalog.types import Scope
 
 MAX_RACES = 20
 READ_TRIES = 3
+LONGEST_PAUSE = 5
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 T = TypeVar("T")
@@ -65,6 +75,7 @@ class Transactor:
         a power loss would then bring back a reference to a file that is gone.
         """
         with self._lock:
+            self._mend()
             self._catch_up()
             self._make_durable()
 
@@ -84,22 +95,26 @@ class Transactor:
             ReadOnlyError: this process may not write to the ledger.
         """
         with self._lock:
+            self._mend()
             fresh = self._loaded is None
             for race in range(MAX_RACES):
-                try:
-                    transaction = decide(self._state)
-                except HoldfastError:
-                    if fresh:
-                        raise
-                    self._catch_up()
-                    transaction = decide(self._state)
-                if not transaction.facts:  # it already is so, by a commit whose writer may have died before it was durable
-                    self._make_durable()
+                with self._ledger.turn():
+                    if race:  # in its own turn: nobody of this host goes between the reading and the commit
+                        self._catch_up()
+                    try:
+                        transaction = decide(self._state)
+                    except HoldfastError:
+                        if fresh or race:
+                            raise
+                        self._catch_up()
+                        transaction = decide(self._state)
+                    if not transaction.facts:  # it already is so, by a commit whose writer may have died before it was durable
+                        self._make_durable()
+                        return transaction.result
+                    sent = self._send(transaction)
+                if self._has_landed(sent, transaction):
                     return transaction.result
-                if self._commit(transaction):
-                    return transaction.result
-                fresh = True
-                self._environment.pause(race)
+                self._environment.pause(min(race, LONGEST_PAUSE))
             msg = f"the transaction on {', '.join(transaction.keys)} lost {MAX_RACES} races; nothing was committed: call again"
             raise ConflictError(msg)
 
@@ -107,21 +122,43 @@ class Transactor:
         """Commit facts that belong to no lifecycle transaction: they conflict with nothing."""
         self.run(lambda _: Transaction(facts, {}))
 
-    def _commit(self, transaction: Transaction) -> bool:
-        """Whether the transaction is committed (and now durable), or lost its race."""
+    def _mend(self) -> None:
+        """Before anything is committed on a log that a loss of power has torn; a fact says what was done and why."""
+        started_at = self._environment.now()
+        reasons = self._ledger.mend()
+        if reasons:
+            self._loaded = None
+            repaired = RunEnded(
+                run_id=self._environment.new_id(),
+                what="repair",
+                started_at=started_at,
+                ended_at=self._environment.now(),
+                outcome="done",
+                figures=json.dumps({"void_commits": len(reasons), "reasons": reasons}),
+            )
+            self.append([repaired])
+
+    def _send(self, transaction: Transaction) -> tuple[str, Exception | None]:
+        """Append once; the operation's id, and what was raised, which does not say whether it landed."""
         operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
-        subject = ", ".join(transaction.keys) or "no job"
         self._require_durable()
-        failure: Exception | None = None
         try:
             self._ledger.append(transaction.facts, keys=transaction.keys, operation=operation)
         except Exception as error:  # noqa: BLE001 - the outcome is unknown, whatever it says: read back
-            failure = error
+            return operation.operation_id, error
+        return operation.operation_id, None
+
+    def _has_landed(self, sent: tuple[str, Exception | None], transaction: Transaction) -> bool:
+        """Whether the transaction is committed (and now durable), or lost its race."""
+        operation_id, failure = sent
+        subject = ", ".join(transaction.keys) or "no job"
         try:
-            landed = self._catch_up(operation.operation_id, transaction)
+            landed = self._catch_up(operation_id, transaction)
+        except FencedError:
+            raise  # another ledger stands there, and holds nothing of this process
         except Exception as error:
             msg = (
-                f"a commit on {subject} (operation {operation.operation_id}) was sent and could not be read back "
+                f"a commit on {subject} (operation {operation_id}) was sent and could not be read back "
                 f"({error}): it may have landed; open the catalog again and look before you repeat it"
             )
             raise UnknownOutcomeError(msg) from error
@@ -131,6 +168,8 @@ class Transactor:
         if isinstance(failure, OSError) and failure.errno in READ_ONLY:
             msg = f"this process may not write to the ledger ({failure}): nothing was committed; use an account that may"
             raise ReadOnlyError(msg) from failure
+        if isinstance(failure, FencedError | FormatError):
+            raise failure
         if failure is not None and not isinstance(failure, LedgerConflictError | SnapshotLostError):
             msg = f"the ledger refused a commit on {subject} ({failure}); it did not land: call again once that is mended"
             raise RetryError(msg) from failure

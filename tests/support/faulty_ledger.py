@@ -1,6 +1,7 @@
 """A ledger whose calls fail by script. Wrap it with the `Faults` that also breaks storage: one count over both."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from holdfast.catalog.facts import Fact
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
@@ -31,6 +32,14 @@ class FaultyLedger:
             raise error
         untold, self._untold = self._untold, []
         return [LoggedCommit(c.version, c.operation_id, c.keys, self._counted(c)) for c in untold]
+
+    def turn(self) -> AbstractContextManager[object]:
+        self.faults.require_alive()
+        return self.inner.turn()
+
+    def mend(self) -> Sequence[str]:
+        self.faults.require_alive()
+        return self.inner.mend()
 
     def append(self, facts: Sequence[Fact], *, keys: Mapping[str, int], operation: Operation) -> None:
         def effect() -> None:

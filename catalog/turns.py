@@ -1,0 +1,70 @@
+"""Turns among the committers of one host: a file lock that decides nothing (design, section 4c).
+
+A commit is a compare-and-swap on the whole log, and 64 writers that only race need 5,057 tries for 192 commits; by turns they need 192.
+Nothing is safe because of a turn. Without one (another host, no lock to be had, a holder that stands still) a committer races.
+"""
+
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from holdfast.catalog.clock import Environment
+
+PATIENCE_S = 3.0  # without a new commit: then whoever holds the turn stands still, and is not waited for
+_LONGEST_PAUSE = 3
+
+
+@contextmanager
+def turn(of: str, environment: Environment, newest: Callable[[], object]) -> Iterator[bool]:
+    """Wait for one's turn among this host's committers to a ledger (`of` is any name of it), for the block; whether it was had.
+
+    `newest` says which version is the newest: while it moves, turns are being taken, and waiting is worth it.
+    """
+    descriptor = _open(of)
+    if descriptor is None:
+        yield False
+        return
+    try:
+        yield _wait(descriptor, environment, newest)
+    finally:
+        os.close(descriptor)  # and with it the lock goes
+
+
+def _wait(descriptor: int, environment: Environment, newest: Callable[[], object]) -> bool:
+    seen, since, tries = None, environment.monotonic_s(), 0
+    while not _try_lock(descriptor):
+        now = environment.monotonic_s()
+        found = newest()
+        if found != seen:
+            seen, since = found, now
+        elif now - since > PATIENCE_S:
+            return False
+        environment.pause(min(tries, _LONGEST_PAUSE))
+        tries += 1
+    return True
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _open(of: str) -> int | None:
+    """The lock's file, in the temporary directory: each user has one of their own, and a planted link or pipe is not followed."""
+    name = f"holdfast-{os.getuid()}-{hashlib.sha256(of.encode(errors='surrogateescape')).hexdigest()[:16]}.turn"
+    path = os.path.join(tempfile.gettempdir(), name)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode) and os.fstat(descriptor).st_uid == os.getuid():
+        return descriptor
+    os.close(descriptor)
+    return None
