@@ -200,20 +200,9 @@ def _without_zeros(data: bytes) -> bytes:
         msg = "has bytes of zero"
         raise DamagedCommitError(msg)
     if runs or len(text) < len(data):
-        if len(text) < len(data) and not runs and _ends_whole(text):
-            msg = "has zeros after its end"
-            raise DamagedCommitError(msg)
         msg = "is zeroed in part"
         raise TornCommitError(msg)
     return text
-
-
-def _ends_whole(text: bytes) -> bool:
-    try:
-        _parse_line(text.rsplit(b"\n", 1)[-1])
-    except DamagedCommitError:
-        return False
-    return True
 
 
 def _parse_line(line: bytes) -> tuple[str, Mapping[str, Any]]:
