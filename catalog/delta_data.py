@@ -92,12 +92,17 @@ def read_facts(directory: Path, name: str) -> list[Fact]:
     except FileNotFoundError as error:
         msg = f"{directory / name} is gone; if the ledger was compacted, the newest snapshot holds its facts"
         raise SnapshotLostError(msg) from error
-    _require(directory / name, hashlib.sha256(data).hexdigest())
+    return facts_in(directory / name, data)
+
+
+def facts_in(path: Path, data: bytes) -> list[Fact]:
+    """The facts in the bytes of the data file at this path. Raises DamagedLedgerError if they are not what was written."""
+    _require(path, hashlib.sha256(data).hexdigest())
     try:
         with pq.ParquetFile(pa.BufferReader(data)) as parquet:
             return list(from_table(_with_all_columns(parquet.read())))
     except (pa.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
-        raise unreadable(directory / name, error) from error
+        raise unreadable(path, error) from error
 
 
 def require_digest(directory: Path, name: str) -> None:

@@ -296,9 +296,10 @@ class DeltaLedger:
                 raise LedgerConflictError(msg)
             if tries:
                 self._environment.pause(min(tries, _LONGEST_PAUSE))
-            handle = self._beyond(version, entry, sent)
-            if handle is None:
+            beyond = self._beyond(version, entry, sent)
+            if beyond is None:
                 return
+            handle = beyond
 
     def _send(self, handle: DeltaTable, version: int, entry: _Entry) -> bool:
         """One compare-and-swap; whether it landed, or another commit has the version."""
@@ -312,7 +313,7 @@ class DeltaLedger:
         }
         properties = CommitProperties(
             app_transactions=[Transaction(key, v) for key, v in entry.keys.items()],
-            custom_metadata=said,  # type: ignore[arg-type]  # numbers are written as numbers
+            custom_metadata=said,
             max_commit_retries=0,
         )
         try:

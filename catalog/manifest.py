@@ -188,6 +188,13 @@ def decode(data: bytes, path: str) -> Manifest:
     )
 
 
+def paths_in(data: bytes, path: str) -> set[str]:
+    """The paths of the files that the manifest in these bytes names, as it has them. Raises DamagedFileError as `decode` does."""
+    verify(data, path)
+    found = pq.read_table(io.BytesIO(data), columns=["path"])["path"]
+    return {each for each in found.unique().to_pylist() if each is not None}
+
+
 def verify(data: bytes, path: str) -> None:
     """Raises DamagedFileError unless the bytes carry their own digest."""
     at = _digest_offset(data)

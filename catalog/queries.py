@@ -1,14 +1,21 @@
 """What maintenance asks of a whole ledger, as a port: by SQL on a real catalog, in memory for the reference ledger.
 
-An answer may be as old as the moment of the call: garbage is stable (I2), so that nothing needs to be newer.
+An answer may be as old as the moment of the call: garbage is stable (I2), so that nothing needs to be newer. Every deletion rests on these
+answers: so SQL is asked at one version, of which every entry and every data file has been held against its digest before.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import duckdb
+
 from holdfast.catalog import duckdb_engine
 from holdfast.catalog.cleanup import Garbage, References, find_garbage
+from holdfast.catalog.errors import DamagedLedgerError, RetryError
 from holdfast.catalog.ledger import Ledger
+from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.types import FileId, Scope, StoredFile
 
 
@@ -18,8 +25,11 @@ class Queries(Protocol):
     def garbage(self) -> Garbage:
         """The cleanup query, and what was condemned and is not yet gone."""
 
-    def present_paths(self) -> set[str]:
-        """The paths of all file rows that are not gone."""
+    def present_paths(self, at_least: int) -> set[str]:
+        """The paths of all file rows that are not gone, at this version of the ledger or a later one.
+
+        Raises RetryError where only an older version is to be seen.
+        """
 
     def live_files(self) -> list[StoredFile]:
         """Every file that a live checkpoint refers to, once, in the order of paths."""
@@ -32,11 +42,11 @@ class SqlQueries:
     ledger_address: str
 
     def garbage(self) -> Garbage:
-        with duckdb_engine.connect(self.ledger_address) as connection:
+        with self._verified() as connection:
             return duckdb_engine.garbage(connection)
 
-    def present_paths(self) -> set[str]:
-        with duckdb_engine.connect(self.ledger_address) as connection:
+    def present_paths(self, at_least: int) -> set[str]:
+        with self._verified(at_least) as connection:
             return {path for (path,) in connection.execute("SELECT path FROM files WHERE status <> 'gone'").fetchall()}
 
     def live_files(self) -> list[StoredFile]:
@@ -44,12 +54,43 @@ class SqlQueries:
             SELECT file_id, path, size_bytes, sha256, scope, owner FROM files
             WHERE file_id IN (SELECT file_id FROM checkpoint_files) ORDER BY path
         """
-        with duckdb_engine.connect(self.ledger_address) as connection:
+        with self._verified() as connection:
             rows = connection.execute(query).fetchall()
         return [
             StoredFile(file_id=FileId(i), path=path, size_bytes=size, sha256=sha256, scope=Scope(scope), owner=owner)
             for i, path, size, sha256, scope, owner in rows
         ]
+
+    @contextmanager
+    def _verified(self, at_least: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection at the newest version, once all that it can read was found to be what was written.
+
+        Raises DamagedLedgerError for what was not, and for what DuckDB cannot read.
+        """
+        version = self.verified_version()
+        _require_version(version, at_least)
+        with duckdb_engine.connect(self.ledger_address, version=version) as connection:
+            try:
+                yield connection
+            except duckdb.Error as error:
+                msg = f"the ledger {self.ledger_address} cannot be asked at version {version}: {error}; nothing was changed"
+                raise DamagedLedgerError(msg) from error
+
+    def verified_version(self) -> int:
+        """The newest version, every entry and data file of which was read and holds its digest. Raises DamagedLedgerError."""
+        ledger = DeltaLedger.open(self.ledger_address)
+        for _ in ledger.verify_files():
+            pass
+        return ledger.version
+
+
+def _require_version(found: int, at_least: int) -> None:
+    if found < at_least:
+        msg = (
+            f"version {at_least} of the ledger was read, and now its newest is {found}: a listing of this file system lags behind. "
+            "Nothing was changed; call again"
+        )
+        raise RetryError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +106,10 @@ class FoldedQueries:
     def garbage(self) -> Garbage:
         return find_garbage(self._references())
 
-    def present_paths(self) -> set[str]:
-        return self._references().present_paths()
+    def present_paths(self, at_least: int) -> set[str]:
+        paths = self._references().present_paths()
+        _require_version(self.ledger.version, at_least)
+        return paths
 
     def live_files(self) -> list[StoredFile]:
         references = self._references()

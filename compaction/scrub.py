@@ -52,8 +52,8 @@ def survey(transactor: Transactor, storage: Storage, queries: Queries) -> ScrubP
     An attempt that is opened after the listing has nothing in it; one that ends between the last two readings counts as open.
     """
     objects, directories = list(storage.list("")), list(storage.empty_directories(""))
-    rule = transactor.look(lambda state: OrphanRule.over(state, set()))
-    rule.present = queries.present_paths()
+    rule, version = transactor.look(lambda state: (OrphanRule.over(state, set()), transactor.ledger.version))
+    rule.present = queries.present_paths(at_least=version)
     plan = plan_scrub(objects, directories, rule)
     strangers = tuple(orphan for orphan in plan.orphans if _is_of_another_ledger(orphan, storage, rule))
     orphans = tuple(orphan for orphan in plan.orphans if orphan not in strangers)

@@ -23,12 +23,14 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What a verification read, and what it found wrong."""
+    """What a verification read, and what it found wrong. `ledger_files` are those of the ledger itself, which are not among `files`."""
 
     checkpoints: int
     files: int
     size_bytes: int
     damages: tuple[Damage, ...]
+    ledger_files: int = 0
+    ledger_bytes: int = 0
 
     def with_more(self, other: "VerifyReport") -> "VerifyReport":
         """Both reports as one."""
@@ -37,6 +39,8 @@ class VerifyReport:
             files=self.files + other.files,
             size_bytes=self.size_bytes + other.size_bytes,
             damages=(*self.damages, *other.damages),
+            ledger_files=self.ledger_files + other.ledger_files,
+            ledger_bytes=self.ledger_bytes + other.ledger_bytes,
         )
 
 

@@ -7,10 +7,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.catalog import duckdb_engine, lifecycle, paths, savepoint_rules
+from holdfast.catalog import delta_verify, duckdb_engine, lifecycle, paths, savepoint_rules
 from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.errors import DamagedFileError, NotFoundError, UsageError
+from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError, NotFoundError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
@@ -30,6 +30,7 @@ from holdfast.catalog.types import (
     Retention,
     Status,
 )
+from holdfast.compaction.evidence import require_unneeded
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
@@ -297,8 +298,13 @@ class Catalog:
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
     def plan_vacuum(self) -> VacuumPlan:
-        """What `vacuum` would do now."""
-        return plan_vacuum(self._queries.garbage())
+        """What `vacuum` would do now, held against the manifests of all that is live.
+
+        Raises:
+            DamagedLedgerError: a file of the ledger is not what was written, or a manifest contradicts it.
+            DamagedFileError: the manifest of a live checkpoint cannot be read.
+        """
+        return require_unneeded(plan_vacuum(self._queries.garbage()), self._transactor, self._storage)
 
     def vacuum(self, *, dry_run: bool = False, progress: Progress | None = None) -> VacuumReport:
         """Delete what no live or pinned checkpoint refers to. Runs beside writers; safe to interrupt and to repeat.
@@ -327,8 +333,32 @@ class Catalog:
         return run_scrub(plan, self._transactor, self._storage, self._environment, progress)
 
     def verify(self, *, progress: Progress | None = None) -> VerifyReport:
-        """Read every file of every live checkpoint and savepoint, those outside the catalog too, and compare it with the digest that was
-        committed."""
+        """Read every file of the ledger, then every file of every live checkpoint and savepoint, those outside the catalog too, and compare
+        it with the digest that was committed.
+
+        Where the ledger is damaged so far that it cannot say which files those are, the report has its damage alone.
+        """
+        ledger = self._verify_ledger()
+        try:
+            return ledger.with_more(self._verify_checkpoints(progress))
+        except DamagedLedgerError:
+            if ledger.damages:
+                return ledger
+            raise
+
+    def _verify_ledger(self) -> VerifyReport:
+        files = list(delta_verify.check_files(self._queries.ledger_address))
+        damages = [Damage(path=f"{self._marker.ledger}/{file.path}", what=file.what) for file in files if file.what is not None]
+        return VerifyReport(
+            checkpoints=0,
+            files=0,
+            size_bytes=0,
+            damages=tuple(damages),
+            ledger_files=len(files),
+            ledger_bytes=sum(file.size_bytes for file in files),
+        )
+
+    def _verify_checkpoints(self, progress: Progress | None) -> VerifyReport:
         live = self._transactor.look(lambda state: [row.fact for job in state.jobs.values() for row in job.live.values()])
         report = run_verify(len(live), self._queries.live_files(), self._storage, progress, live_files=self._queries.live_files)
         for fact in live:
@@ -348,8 +378,12 @@ class Catalog:
     # ---- analysts ---------------------------------------------------------------------------------------------------
 
     def duckdb(self) -> "duckdb.DuckDBPyConnection":
-        """A connection with the views of the catalog, read-only and at its newest version."""
-        return duckdb_engine.connect(self._queries.ledger_address)
+        """A connection with the views of the catalog, read-only and at its newest version.
+
+        Below a tail that a loss of power has torn, and nobody has mended, it stays at the version below that.
+        """
+        ledger = open_ledger(self._storage, self._marker)
+        return duckdb_engine.connect(ledger.address, version=ledger.version if ledger.is_torn else None)
 
     def register(self, spark: "SparkSession") -> None:
         """Make the views temporary views of a Spark session; it needs the JARs and settings of delta-spark."""

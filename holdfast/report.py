@@ -168,6 +168,7 @@ def verify_lines(report: VerifyReport) -> Iterator[str]:
         f"read {counted(report.files, 'file')}, {bytes_text(report.size_bytes)}, of {counted(report.checkpoints, 'live checkpoint')}: "
         f"{len(report.damages) or 'no'} damaged"
     )
+    yield f"and the ledger's own {counted(report.ledger_files, 'file')}, {bytes_text(report.ledger_bytes)}"
     for damage in report.damages:
         yield f"  {damage.path}: {damage.what}"
 

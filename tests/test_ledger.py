@@ -1,7 +1,9 @@
 """The ledger adapters against their contract, and what is particular to each."""
 
+import errno
 import json
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from holdfast.catalog import delta_log
-from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError
+from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FencedError
 from holdfast.catalog.ledger import Ledger, LedgerConflictError
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
@@ -252,3 +254,70 @@ def _record_syncs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def _short(path: Path, root: Path) -> str:
     return "data" if path.suffix == ".parquet" else str(path.relative_to(root))
+
+
+class TestAnotherLedgerAtItsPlace:
+    """A test environment, or a restore into place, deletes a catalog and makes it again while a process has it open."""
+
+    @pytest.mark.parametrize("commits", [0, 1, 2, 5])
+    def test_a_handle_on_the_old_one_is_fenced_and_the_new_one_is_left_as_it_is(self, tmp_path: Path, commits: int) -> None:
+        directory = tmp_path / "ledger"
+        old = DeltaLedger.create(directory, catalog_id="old")
+        for seq in (1, 2):
+            put(old, dropped(seq), key="job/a")
+            old.refresh()
+        shutil.rmtree(directory)
+        new = DeltaLedger.create(directory, catalog_id="new")
+        for seq in range(1, commits + 1):
+            put(new, dropped(seq, "b"), key="job/b")
+            new.refresh()
+        for call in (lambda: put(old, dropped(3), key="job/a"), old.refresh, lambda: put(old, gone("f"))):
+            with pytest.raises(FencedError, match=r"catalog 'new'.*opened 'old'.*Nothing was committed"):
+                call()
+        assert _facts(DeltaLedger.open(directory)) == [dropped(seq, "b") for seq in range(1, commits + 1)]
+
+    def test_a_ledger_that_is_gone_is_reported_and_not_made_again(self, tmp_path: Path) -> None:
+        old = DeltaLedger.create(tmp_path / "ledger", catalog_id="old")
+        shutil.rmtree(tmp_path / "ledger")
+        for call in (lambda: put(old, dropped(3), key="job/a"), old.refresh):
+            with pytest.raises(DamagedLedgerError, match="ledger"):
+                call()
+        assert not (tmp_path / "ledger").exists()
+
+
+class TestFailingSync:
+    def test_after_one_no_handle_of_the_process_makes_that_ledger_durable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """After a failed fsync Linux calls the pages clean: the next one succeeds over lost data, whoever calls it."""
+        ledger = DeltaLedger.create(tmp_path / "ledger", catalog_id="c0ffee")
+        other = DeltaLedger.create(tmp_path / "other", catalog_id="decaff")
+        put(ledger, dropped(1), key="job/a")
+        ledger.refresh()
+
+        def fails(_: object) -> None:
+            raise OSError(errno.EIO, "input/output error")
+
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="input/output"):
+            patch.setattr(delta_log, "sync", fails)
+            ledger.make_durable()
+        for handle in (ledger, DeltaLedger.open(tmp_path / "ledger")):
+            with pytest.raises(OSError, match="an earlier sync of this ledger failed in this process"):
+                handle.make_durable()
+        other.make_durable()
+
+    def test_a_data_file_that_cannot_be_written_whole_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On a full disk each reader left an empty file in the ledger, which nobody took."""
+        ledger = DeltaLedger.create(tmp_path / "ledger", catalog_id="c0ffee")
+
+        def fails(_: int) -> None:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+            patch.setattr(os, "fsync", fails)
+            put(ledger, dropped(1), key="job/a")
+        assert list((tmp_path / "ledger").glob("*.parquet")) == []
+        put(ledger, dropped(1), key="job/a")
+        assert [c.version for c in ledger.refresh()] == [1]
+
+
+def _facts(ledger: DeltaLedger) -> list[object]:
+    return list(ledger.scan())

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog import paths
+from holdfast.catalog import duckdb_engine, paths
 from holdfast.catalog.clock import SystemEnvironment
-from holdfast.compaction.scrub import run_scrub
+from holdfast.catalog.errors import RetryError
+from holdfast.compaction.scrub import run_scrub, survey
 from holdfast.compaction.vacuum import run_vacuum
 from tests.support.faults import Faults
 from tests.support.faulty_storage import FaultyStorage
@@ -136,3 +137,20 @@ def test_a_scrub_goes_on_past_a_directory_that_cannot_be_removed(catalog: holdfa
     assert [failure.partition(": ")[0] for failure in report.failed] == [*plan.directories]
     assert catalog.scrub().plan.directories == plan.directories
     assert_clean(catalog)
+
+
+def test_a_scrub_whose_two_looks_at_the_ledger_are_of_two_versions_deletes_nothing(catalog: holdfast.Catalog) -> None:
+    """Attempts came from one engine and paths from another, whose listing was a commit behind: the live head was an orphan."""
+    die_after_the_manifest(catalog)
+
+    class LagsBehind:
+        """What is asked through a file system whose directory listings lag behind its lookups."""
+
+        def present_paths(self, at_least: int) -> set[str]:
+            queries = catalog._queries
+            with duckdb_engine.connect(queries.ledger_address, version=at_least - 1) as connection:
+                assert connection.execute("SELECT count(*) FROM files").fetchone()
+            return queries.present_paths(at_least + 1)
+
+    with pytest.raises(RetryError, match="lags behind"):
+        survey(catalog._transactor, catalog._storage, LagsBehind())

@@ -251,15 +251,20 @@ class _WithoutSync:
         pass
 
 
-def _around_commit(before: Callable[[Any], None]) -> AbstractContextManager[None]:
-    commit = Transactor._commit
+@contextmanager
+def _around_commit(before: Callable[[Any], None]) -> Iterator[None]:
+    send, has_landed = Transactor._send, Transactor._has_landed
 
-    def mutant(transactor: Transactor, transaction: Transaction) -> bool:
+    def mutant_send(transactor: Transactor, transaction: Transaction) -> Any:
         before(transactor._ledger)
-        with replaced(transactor, "_ledger", _WithoutSync(transactor._ledger)):
-            return commit(transactor, transaction)
+        return send(transactor, transaction)
 
-    return replaced(Transactor, "_commit", mutant)
+    def mutant_has_landed(transactor: Transactor, sent: Any, transaction: Transaction) -> bool:
+        with replaced(transactor, "_ledger", _WithoutSync(transactor._ledger)):
+            return has_landed(transactor, sent, transaction)
+
+    with replaced(Transactor, "_send", mutant_send), replaced(Transactor, "_has_landed", mutant_has_landed):
+        yield
 
 
 def _delete_unsettled() -> AbstractContextManager[None]:

@@ -1,0 +1,82 @@
+"""The machine loses power while several writers have sent commits and synced none: registrations and starts among them."""
+
+import itertools
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.catalog import delta_log, job_rules, lifecycle
+from holdfast.catalog.clock import SystemEnvironment
+from holdfast.catalog.delta_tail import LedgerRepairWarning
+from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.schema import Operation
+from holdfast.catalog.state import CatalogState
+from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import AttemptToken, JobId
+
+OLD, NEW = JobId("old-00000001"), JobId("new-00000002")
+ENVIRONMENT = SystemEnvironment()
+Lose = Callable[[bytes], bytes]
+LOSSES: dict[str, Lose] = {
+    "whole": lambda data: data,
+    "empty": lambda data: b"",
+    "cut": lambda data: data[: len(data) * 2 // 3],
+    "zeroed": lambda data: bytes(len(data)),
+}
+
+
+def send(directory: Path, decide: Callable[[CatalogState], lifecycle.Transaction]) -> None:
+    """A writer of its own commits, and dies before it syncs; another may have seen it."""
+    ledger = DeltaLedger.open(directory)
+    transaction = decide(Transactor(ledger, ENVIRONMENT).fresh())
+    ledger.append(
+        transaction.facts, keys=transaction.keys, operation=Operation(operation_id=ENVIRONMENT.new_id(), at=ENVIRONMENT.now(), by="w")
+    )
+
+
+@pytest.fixture(scope="module")
+def unsynced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A ledger with an acknowledged job, above which a registration, a start of that very job, and another job's attempt are not synced;
+    and the version of the first of them."""
+    directory = tmp_path_factory.mktemp("power") / "ledger"
+    transactor = Transactor(DeltaLedger.create(directory, catalog_id="c0ffee"), ENVIRONMENT)
+    transactor.run(lambda state: job_rules.register(state, OLD, "old", 128))
+    epoch = transactor.run(lambda state: job_rules.start(state, OLD, None))
+    first = transactor.ledger.version + 1
+    send(directory, lambda state: job_rules.register(state, NEW, "new", 128))
+    send(directory, lambda state: job_rules.start(state, NEW, None))
+    send(directory, lambda state: lifecycle.open_checkpoint(state, OLD, epoch, AttemptToken("a" * 16), None))
+    return directory, first
+
+
+@pytest.mark.parametrize("losses", itertools.product(LOSSES, repeat=3), ids="-".join)
+def test_after_any_loss_the_ledger_opens_and_what_stands_on_it_is_void(
+    unsynced: tuple[Path, int], tmp_path: Path, losses: tuple[str, ...]
+) -> None:
+    source, first = unsynced
+    directory = Path(shutil.copytree(source, tmp_path / "ledger"))
+    for version, loss in enumerate(losses, first):
+        path = directory / "_delta_log" / delta_log.commit_name(version)
+        path.write_bytes(LOSSES[loss](path.read_bytes()))
+    whole = next((n for n, loss in enumerate(losses) if loss != "whole"), len(losses))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", LedgerRepairWarning)
+        transactor = Transactor(DeltaLedger.open(directory), ENVIRONMENT)
+    assert len(told) == len(losses) - whole
+    for _ in range(2):  # as it is read, and then as it is mended
+        state = transactor.fresh()
+        assert state.job(OLD).epoch == 1  # acknowledged
+        assert (NEW in state.jobs, state.jobs[NEW].epoch if NEW in state.jobs else 0) == (whole > 0, int(whole > 1))
+        assert len(state.job(OLD).open_attempts) == int(whole > 2)
+        transactor.settle()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = Transactor(DeltaLedger.open(directory), ENVIRONMENT)
+        if whole == 0:
+            again.run(lambda state: job_rules.register(state, NEW, "new", 128))
+        assert again.run(lambda state: job_rules.start(state, NEW, None)) == 1 + int(whole > 1)
+    runs = [fact for fact in again.ledger.scan(["run"]) if fact.kind == "run"]
+    assert [run.what for run in runs] == ["repair"] * (whole < len(losses))

@@ -1,0 +1,74 @@
+"""Turns of committers: what waits goes on, whoever holds the turn, and nothing else is touched."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from holdfast.catalog import turns
+from holdfast.catalog.clock import SystemEnvironment
+
+
+class Paces(SystemEnvironment):
+    """A second goes by with each pause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "paused", 0)
+
+    def monotonic_s(self) -> float:
+        return float(self.paused)  # type: ignore[attr-defined]
+
+    def pause(self, attempt: int) -> None:
+        object.__setattr__(self, "paused", self.paused + 1)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_turn_is_had_by_one_and_given_on() -> None:
+    first, second = Paces(), Paces()
+    with turns.turn("ledger", first, lambda: 1) as had:
+        assert had
+        with turns.turn("other", second, lambda: 1) as other:
+            assert other
+    with turns.turn("ledger", second, lambda: 1) as had:
+        assert had
+    assert second.paused == 0  # type: ignore[attr-defined]
+
+
+def test_a_holder_that_stands_still_is_not_waited_for() -> None:
+    waiting = Paces()
+    with turns.turn("ledger", Paces(), lambda: 1), turns.turn("ledger", waiting, lambda: 7) as had:
+        assert not had
+    assert waiting.paused == turns.PATIENCE_S + 1  # type: ignore[attr-defined]
+
+
+def test_while_commits_are_made_waiting_goes_on() -> None:
+    waiting, versions = Paces(), iter([1, 1, 1, 2, 2, 2, 3, *[4] * 100])
+    with turns.turn("ledger", Paces(), lambda: 1), turns.turn("ledger", waiting, lambda: next(versions)) as had:
+        assert not had
+    assert waiting.paused == 7 + turns.PATIENCE_S + 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("planted", ["link", "pipe", "directory"])
+def test_what_is_planted_at_the_lock_s_place_is_not_touched(temporary: Path, planted: str) -> None:
+    with turns.turn("ledger", Paces(), lambda: 1):
+        (place,) = temporary.iterdir()
+    assert place.stat().st_mode & 0o777 == 0o600
+    place.unlink()
+    victim = temporary / "victim"
+    victim.write_text("mine")
+    if planted == "link":
+        place.symlink_to(victim)
+    elif planted == "pipe":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+    with turns.turn("ledger", Paces(), lambda: 1) as had:
+        assert not had
+    assert victim.read_text() == "mine"
