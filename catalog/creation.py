@@ -85,10 +85,10 @@ def open_transactor(storage: Storage, environment: Environment) -> Transactor:
 
     Raises as `read_marker` and `open_ledger` do.
     """
-    return Transactor(open_ledger(storage, read_marker(storage)), environment)
+    return Transactor(open_ledger(storage, read_marker(storage), environment), environment)
 
 
-def open_ledger(storage: Storage, marker: Marker) -> DeltaLedger:
+def open_ledger(storage: Storage, marker: Marker, environment: Environment | None = None) -> DeltaLedger:
     """The ledger that a marker names.
 
     Raises:
@@ -99,7 +99,7 @@ def open_ledger(storage: Storage, marker: Marker) -> DeltaLedger:
     if not DeltaLedger.exists(address):
         msg = f"the ledger of catalog {marker.catalog_id} is gone: {address} is no Delta table. Restore it from a copy; nothing was changed"
         raise DamagedLedgerError(msg)
-    ledger = DeltaLedger.open(address)
+    ledger = DeltaLedger.open(address, environment)
     if not ledger.catalog_id or ledger.catalog_id != marker.catalog_id:
         msg = (
             f"the marker of {storage.address} is of catalog {marker.catalog_id!r}, its ledger of {ledger.catalog_id!r}: "

@@ -172,7 +172,7 @@ class DeltaLedger:
         return passed
 
     def turn(self) -> AbstractContextManager[object]:
-        return turns.turn(str(self._log), self._environment, lambda: max(delta_log.commit_versions(self._log), default=-1))
+        return turns.turn(str(self._log), self._environment, lambda: os.stat(self._log).st_mtime_ns)
 
     def mend(self) -> Sequence[str]:
         if not self._torn:

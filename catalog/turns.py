@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from holdfast.catalog.clock import Environment
 
 PATIENCE_S = 3.0  # without a new commit: then whoever holds the turn stands still, and is not waited for
+AT_MOST_S = 30.0  # with new commits: chance has given the turn to others all the time
 _LONGEST_PAUSE = 3
 
 
@@ -22,7 +23,7 @@ _LONGEST_PAUSE = 3
 def turn(of: str, environment: Environment, newest: Callable[[], object]) -> Iterator[bool]:
     """Wait for one's turn among this host's committers to a ledger (`of` is any name of it), for the block; whether it was had.
 
-    `newest` says which version is the newest: while it moves, turns are being taken, and waiting is worth it.
+    `newest` changes with every commit: while it does, turns are being taken, and waiting is worth it.
     """
     descriptor = _open(of)
     if descriptor is None:
@@ -35,13 +36,14 @@ def turn(of: str, environment: Environment, newest: Callable[[], object]) -> Ite
 
 
 def _wait(descriptor: int, environment: Environment, newest: Callable[[], object]) -> bool:
-    seen, since, tries = None, environment.monotonic_s(), 0
+    began = since = environment.monotonic_s()
+    seen, tries = None, 0
     while not _try_lock(descriptor):
         now = environment.monotonic_s()
         found = newest()
         if found != seen:
             seen, since = found, now
-        elif now - since > PATIENCE_S:
+        if now - since > PATIENCE_S or now - began > AT_MOST_S:
             return False
         environment.pause(min(tries, _LONGEST_PAUSE))
         tries += 1

@@ -136,7 +136,7 @@ class Catalog:
         job_id = register_job(
             self._transactor, self._environment, job, max_parallelism, of_source=begin.max_parallelism, must_exist=isinstance(start, int)
         )
-        ledger = open_ledger(self._storage, self._marker)
+        ledger = open_ledger(self._storage, self._marker, self._environment)
         return Coordinator(
             transactor=Transactor(ledger, self._environment),
             storage=self._storage,
@@ -382,7 +382,7 @@ class Catalog:
 
         Below a tail that a loss of power has torn, and nobody has mended, it stays at the version below that.
         """
-        ledger = open_ledger(self._storage, self._marker)
+        ledger = open_ledger(self._storage, self._marker, self._environment)
         return duckdb_engine.connect(ledger.address, version=ledger.version if ledger.is_torn else None)
 
     def register(self, spark: "SparkSession") -> None:
@@ -405,7 +405,7 @@ def open_catalog(address: Address, *, create: bool = False, environment: Environ
     environment = environment or SystemEnvironment()
     storage = open_storage(address)
     marker = create_catalog(storage, environment) if create else read_marker(storage)
-    return Catalog(storage, marker, open_ledger(storage, marker), environment)
+    return Catalog(storage, marker, open_ledger(storage, marker, environment), environment)
 
 
 def open_manifest(path: Address) -> Checkpoint:

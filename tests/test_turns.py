@@ -55,6 +55,13 @@ def test_while_commits_are_made_waiting_goes_on() -> None:
     assert waiting.paused == 7 + turns.PATIENCE_S + 1  # type: ignore[attr-defined]
 
 
+def test_a_committer_that_others_always_overtake_goes_without_a_turn() -> None:
+    waiting, versions = Paces(), iter(range(1000))
+    with turns.turn("ledger", Paces(), lambda: 1), turns.turn("ledger", waiting, lambda: next(versions)) as had:
+        assert not had
+    assert waiting.paused == turns.AT_MOST_S + 1  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("planted", ["link", "pipe", "directory"])
 def test_what_is_planted_at_the_lock_s_place_is_not_touched(temporary: Path, planted: str) -> None:
     with turns.turn("ledger", Paces(), lambda: 1):
