@@ -54,7 +54,7 @@ def stored(owner: str, files: Iterable[OwnedFile]) -> list[StoredFile]:
 
 def require_written_by(job_id: JobId, owner: str, token: AttemptToken, files: Iterable[OwnedFile]) -> None:
     """Raises RefusedError for a file that this owner has not written: its place and its id say whose it is."""
-    own = paths.AttemptPath(job_id=job_id, checkpoint_id=paths.NO_CHECKPOINT, attempt=token)
+    own = paths.AttemptPath(job_id=job_id, checkpoint_id=paths.NO_CHECKPOINT, attempt=token, name=paths.slug(owner))
     for file in files:
         if paths.token_of(file.file_id) == token and paths.parse(file.path) == own:
             continue

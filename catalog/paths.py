@@ -17,20 +17,23 @@ MARKER = "holdfast.json"
 LEDGER = "ledger"
 JOBS = "jobs"
 MANIFEST_NAME = "_metadata"
+SAVEPOINT_DATA = "data"  # the directory of a savepoint's files, in its own
 OWNED_EXTENSION = "bin"
 NO_CHECKPOINT = CheckpointId(0)
 SLUG_LIMIT = 48  # with "-<8 hex digits>" a job's directory stays far below the 255 bytes of a file name
 
+_DRAFT = r"\.[0-9a-f]{8}\.tmp"
 _NUMBER = r"0|[1-9][0-9]{0,17}"  # at most 18 digits: every id fits the ledger's int64
 _JOB = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{8}")
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _CHECKPOINT_NUMBER = re.compile(_NUMBER)
 _LABEL = re.compile(r"[0-9A-Za-z_]+")
-_OF_ATTEMPT = re.compile(rf"({_NUMBER})-([0-9a-f]{{16}})-.+", re.DOTALL)
-_SAVEPOINT = re.compile(r".+-([0-9a-f]{16})", re.DOTALL)
+_EXTENSION = re.compile(rf"parquet|bytes|{OWNED_EXTENSION}")
+_OF_CALL = re.compile(rf"({_NUMBER})-([0-9a-f]{{16}})-(?:{_NUMBER})")
+_OF_FILE = re.compile(rf"({_NUMBER})-([0-9a-f]{{16}})-{_LABEL.pattern}-(?:{_NUMBER})\.(?:{_EXTENSION.pattern})(?:{_DRAFT})?")
+_SAVEPOINT = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)-([0-9a-f]{16})")
 _CHECKPOINT = re.compile(rf"chk-({_NUMBER})")
 _LEDGER = re.compile(rf"{LEDGER}(?:-[0-9]+)?")  # a rebuilt ledger needs a directory of its own
-_DRAFT = r"\.[0-9a-f]{8}\.tmp"
 _DRAFT_SUFFIX = re.compile(_DRAFT)
 _IN_CHECKPOINT = re.compile(rf"{MANIFEST_NAME}(?:{_DRAFT})?")
 _OF_CREATION = re.compile(rf"{LEDGER}/_delta_log/.+|{re.escape(MARKER)}{_DRAFT}", re.DOTALL)
@@ -39,12 +42,16 @@ _CHECKPOINT_ADDRESS = re.compile(rf"(.*/|){JOBS}/+([^/]+)/+chk-({_NUMBER})(?:/+{
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPath:
-    """Belongs to the attempt whose token it carries. `checkpoint_id` is None in a savepoint's directory, whose name has none, and 0 of what
-    an owner writes."""
+    """Carries the token of an attempt, to which it belongs if the rest is the attempt's too (`OrphanRule`): people copy and rename.
+
+    `checkpoint_id` is None in a savepoint's directory, whose name has none, and 0 of what an owner writes. `name` is the slug of the
+    savepoint or of the owner; None of what a checkpoint's attempt writes.
+    """
 
     job_id: JobId
     checkpoint_id: CheckpointId | None
     attempt: AttemptToken
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,24 +108,24 @@ def job_directory(job_id: JobId) -> str:
     return f"{JOBS}/{_job(job_id)}"
 
 
-def native_directory(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, call: int | str) -> str:
+def native_directory(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, call: int) -> str:
     """The directory of one write call, for an engine's own writer. Everything below it belongs to the attempt."""
-    return f"{job_directory(job_id)}/shared/{_prefix(checkpoint_id, attempt)}-{_label(call)}"
+    return f"{job_directory(job_id)}/shared/{_prefix(checkpoint_id, attempt)}-{_index(call)}"
 
 
-def streamed_file(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, task: int | str, i: int | str) -> str:
+def streamed_file(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, task: int | str, i: int) -> str:
     """A segment that one task of one write call uploads; (task, i) must be unique in the attempt."""
-    return f"{job_directory(job_id)}/shared/{_prefix(checkpoint_id, attempt)}-{_label(task)}-{_label(i)}.parquet"
+    return f"{job_directory(job_id)}/shared/{_prefix(checkpoint_id, attempt)}-{_label(task)}-{_index(i)}.parquet"
 
 
 def exclusive_file(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, call: int | str, ext: str) -> str:
     """A file of exactly one checkpoint."""
-    return f"{job_directory(job_id)}/exclusive/{_prefix(checkpoint_id, attempt)}-{_label(call)}-0.{_label(ext)}"
+    return f"{job_directory(job_id)}/exclusive/{_prefix(checkpoint_id, attempt)}-{_label(call)}-0.{_extension(ext)}"
 
 
 def shared_file(job_id: JobId, checkpoint_id: CheckpointId, attempt: AttemptToken, call: int | str, ext: str) -> str:
     """A whole file that checkpoints may share."""
-    return f"{job_directory(job_id)}/shared/{_prefix(checkpoint_id, attempt)}-{_label(call)}-0.{_label(ext)}"
+    return f"{job_directory(job_id)}/shared/{_prefix(checkpoint_id, attempt)}-{_label(call)}-0.{_extension(ext)}"
 
 
 def owned_file(job_id: JobId, owner: str, attempt: AttemptToken, fresh_id: str) -> str:
@@ -199,13 +206,24 @@ def _parse_in_job(job_id: JobId, parts: list[str]) -> ParsedPath:
         ours = len(parts) == 1 or (len(parts) == 2 and _IN_CHECKPOINT.fullmatch(parts[1]))
         return ChkPath(job_id=job_id, checkpoint_id=CheckpointId(int(chk[1]))) if ours else ForeignPath()
     match parts:
-        case ["shared" | "exclusive", name, *_] | ["taskowned", _, name, *_]:
-            if found := _OF_ATTEMPT.fullmatch(name):
-                return AttemptPath(job_id=job_id, checkpoint_id=CheckpointId(int(found[1])), attempt=AttemptToken(found[2]))
-        case ["savepoints", name, *_]:
-            if found := _SAVEPOINT.fullmatch(name):
-                return AttemptPath(job_id=job_id, checkpoint_id=None, attempt=AttemptToken(found[1]))
+        case ["shared", name, *_] if found := _OF_CALL.fullmatch(name):
+            return _of_attempt(job_id, found, None)
+        case ["shared" | "exclusive", name] if found := _OF_FILE.fullmatch(name):
+            return _of_attempt(job_id, found, None)
+        case ["taskowned", owner, name] if found := _OF_FILE.fullmatch(name):
+            return _of_attempt(job_id, found, owner)
+        case ["savepoints", name, *below] if (found := _SAVEPOINT.fullmatch(name)) and _is_in_savepoint(below):
+            return AttemptPath(job_id=job_id, checkpoint_id=None, attempt=AttemptToken(found[2]), name=found[1])
     return ForeignPath()
+
+
+def _of_attempt(job_id: JobId, found: re.Match[str], name: str | None) -> AttemptPath:
+    return AttemptPath(job_id=job_id, checkpoint_id=CheckpointId(int(found[1])), attempt=AttemptToken(found[2]), name=name)
+
+
+def _is_in_savepoint(below: list[str]) -> bool:
+    """Whether a savepoint's attempt writes this in its directory, or is it: notes that people keep in there are theirs."""
+    return not below or below[0] == SAVEPOINT_DATA or (len(below) == 1 and _IN_CHECKPOINT.fullmatch(below[0]) is not None)
 
 
 def is_left_by_a_creation(path: str) -> bool:
@@ -264,6 +282,14 @@ def _token(attempt: AttemptToken) -> AttemptToken:
 
 def _label(value: int | str) -> str:
     return _matching(_LABEL, str(value), "a part of a file's name (letters, digits, underscores)")
+
+
+def _index(value: int) -> str:
+    return _matching(_CHECKPOINT_NUMBER, str(value), "a number of a file (0 or more, at most 18 digits)")
+
+
+def _extension(value: str) -> str:
+    return _matching(_EXTENSION, value, "the end of a file's name (parquet, bytes or bin)")
 
 
 def _number(checkpoint_id: CheckpointId) -> str:

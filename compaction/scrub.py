@@ -2,12 +2,12 @@
 
 The order makes it safe beside writers (I3, I4): an object that was listed has an attempt that was opened before, so a snapshot read after
 the listing knows it. What that snapshot says is made durable before a file goes because of it (I7). Foreign objects are reported and never
-touched. One well-formed token that the ledger never knew stops the scrub before any deletion: the ledger was probably restored from a
-backup, and the "orphans" may be the newer state.
+touched, and what people copied or renamed is foreign. One well-formed token that the ledger never knew stops the scrub before any deletion:
+the ledger was probably restored from a backup, and the "orphans" may be the newer state.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from holdfast.catalog import paths
 from holdfast.catalog.cleanup import OrphanRule, Verdict
@@ -54,27 +54,17 @@ def survey(transactor: Transactor, storage: Storage, queries: Queries) -> ScrubP
     objects, directories = list(storage.list("")), list(storage.empty_directories(""))
     rule, version = transactor.look(lambda state: (OrphanRule.over(state, set()), transactor.ledger.version))
     rule.present = queries.present_paths(at_least=version)
-    plan = plan_scrub(objects, directories, rule)
-    strangers = tuple(orphan for orphan in plan.orphans if _is_of_another_ledger(orphan, storage, rule))
-    orphans = tuple(orphan for orphan in plan.orphans if orphan not in strangers)
-    return replace(plan, orphans=orphans, unknown=(*plan.unknown, *strangers))
+    return plan_scrub(objects, directories, rule, storage)
 
 
-def _is_of_another_ledger(orphan: StoredObject, storage: Storage, rule: OrphanRule) -> bool:
-    """Whether a manifest names an attempt that the ledger never knew: `chk-<n>` has no token, and a restored ledger gives n again."""
-    if not isinstance(paths.parse(orphan.path), paths.ChkPath):
-        return False
-    try:
-        return decode(storage.read(orphan.path), orphan.path).attempt not in rule.attempts
-    except (FileNotFoundError, DamagedFileError):
-        return False  # gone meanwhile, or never whole: nobody's state
-
-
-def plan_scrub(objects: Sequence[StoredObject], directories: Sequence[str], rule: OrphanRule) -> ScrubPlan:
-    """Judge a listing by a snapshot of the ledger that was read after it."""
+def plan_scrub(objects: Sequence[StoredObject], directories: Sequence[str], rule: OrphanRule, storage: Storage | None = None) -> ScrubPlan:
+    """Judge a listing by a snapshot of the ledger that was read after it; with storage, also by what is in a manifest."""
     found: dict[Verdict, list[StoredObject]] = {verdict: [] for verdict in Verdict}
     for stored in objects:
-        found[rule.judge(stored.path)].append(stored)
+        verdict = rule.judge(stored.path)
+        if verdict is Verdict.ORPHAN and storage is not None:
+            verdict = _by_content(stored.path, storage, rule)
+        found[verdict].append(stored)
     return ScrubPlan(
         orphans=tuple(found[Verdict.ORPHAN]),
         directories=_directories_to_empty(found, directories, rule),
@@ -83,6 +73,24 @@ def plan_scrub(objects: Sequence[StoredObject], directories: Sequence[str], rule
         in_flight=tuple(found[Verdict.IN_FLIGHT]),
         known_objects=len(found[Verdict.KNOWN]),
     )
+
+
+def _by_content(orphan: str, storage: Storage, rule: OrphanRule) -> Verdict:
+    """The verdict on an orphan, once a manifest was asked whose it is: `chk-<n>` has no token.
+
+    A restored ledger gives n again; and people copy and rename such a directory, whose manifest then names another checkpoint.
+    """
+    parsed = paths.parse(orphan)
+    if not isinstance(parsed, paths.ChkPath):
+        return Verdict.ORPHAN
+    try:
+        token = decode(storage.read(orphan), orphan).attempt
+    except (FileNotFoundError, DamagedFileError):
+        return Verdict.ORPHAN  # gone meanwhile, or never whole: nobody's state
+    if token not in rule.attempts:
+        return Verdict.UNKNOWN_TOKEN
+    own = rule.attempt_of_checkpoint.get((parsed.job_id, int(parsed.checkpoint_id)))
+    return Verdict.ORPHAN if token == own else Verdict.FOREIGN
 
 
 def _directories_to_empty(found: Mapping[Verdict, Sequence[StoredObject]], empty: Sequence[str], rule: OrphanRule) -> tuple[str, ...]:

@@ -20,9 +20,10 @@ names = st.text(max_size=80)
 job_ids = st.builds(paths.new_job_id, names, st.from_regex(r"[0-9a-f]{16}", fullmatch=True))
 tokens = st.from_regex(r"[0-9a-f]{16}", fullmatch=True).map(AttemptToken)
 checkpoint_ids = st.integers(0, 10**18 - 1).map(CheckpointId)
-labels = st.integers(0, 2**63) | st.from_regex(r"[0-9A-Za-z_]+", fullmatch=True)
+numbers = st.integers(0, 10**18 - 1)
+labels = numbers | st.from_regex(r"[0-9A-Za-z_]+", fullmatch=True)
 drafts = st.sampled_from(["", ".1a2b3c4d.tmp"])
-belows = st.sampled_from(["", "/part-00000-x.parquet", "/_temporary/0/_temporary/attempt_1/part-0", "/.part-0.crc", ".1a2b3c4d.tmp"])
+belows = st.sampled_from(["", "/part-00000-x.parquet", "/_temporary/0/_temporary/attempt_1/part-0", "/.part-0.crc"])
 
 
 def test_the_layout_is_the_design_s() -> None:
@@ -40,20 +41,20 @@ def test_the_layout_is_the_design_s() -> None:
     assert paths.manifest_file_id(TOKEN) == "0123456789abcdef-metadata-0"
 
 
-@given(job_ids, checkpoint_ids, tokens, labels, labels, belows, drafts)
+@given(job_ids, checkpoint_ids, tokens, labels, numbers, belows, drafts, st.sampled_from(["parquet", "bytes", "bin"]))
 def test_what_an_attempt_writes_is_recognised_as_its_own(
-    job: JobId, n: CheckpointId, token: AttemptToken, a: Any, b: Any, below: str, draft: str
+    job: JobId, n: CheckpointId, token: AttemptToken, a: Any, b: int, below: str, draft: str, ext: str
 ) -> None:
     own = AttemptPath(job_id=job, checkpoint_id=n, attempt=token)
-    assert paths.parse(paths.native_directory(job, n, token, a) + below) == own
-    assert paths.parse(paths.streamed_file(job, n, token, a, b) + below) == own
-    assert paths.parse(paths.exclusive_file(job, n, token, a, "bin") + below) == own
-    assert paths.parse(paths.shared_file(job, n, token, a, "bin") + below) == own
-    assert paths.parse(f"{paths.job_directory(job)}/taskowned/wal/{n}-{token}-1") == own
-    owned = AttemptPath(job_id=job, checkpoint_id=paths.NO_CHECKPOINT, attempt=token)
-    assert paths.parse(paths.owned_file(job, below, token, str(a).replace("-", "")) + draft) == owned
-    savepoint = AttemptPath(job_id=job, checkpoint_id=None, attempt=token)
-    assert paths.parse(f"{paths.job_directory(job)}/savepoints/before-upgrade-{token}/_metadata") == savepoint
+    assert paths.parse(paths.native_directory(job, n, token, b) + below) == own
+    assert paths.parse(paths.streamed_file(job, n, token, a, b) + draft) == own
+    assert paths.parse(paths.exclusive_file(job, n, token, a, ext) + draft) == own
+    assert paths.parse(paths.shared_file(job, n, token, a, ext) + draft) == own
+    owner = AttemptPath(job_id=job, checkpoint_id=paths.NO_CHECKPOINT, attempt=token, name=paths.slug(below))
+    assert paths.parse(paths.owned_file(job, below, token, str(a)) + draft) == owner
+    savepoint = AttemptPath(job_id=job, checkpoint_id=None, attempt=token, name=paths.slug(below))
+    for own_file in ("", "/_metadata" + draft, "/data", "/data/1.bytes" + draft, "/data/2" + below):
+        assert paths.parse(paths.savepoint_directory(job, below, token) + own_file) == savepoint
     chk = ChkPath(job_id=job, checkpoint_id=n)
     assert paths.parse(paths.manifest_path(job, n) + draft) == paths.parse(paths.checkpoint_directory(job, n)) == chk
 
@@ -89,9 +90,35 @@ STRANGE_IN_A_JOB = [
     f"shared/.42-{TOKEN}-3-0.parquet.crc", f"shared/sub/42-{TOKEN}-3-0.parquet", f"other/42-{TOKEN}-3-0.parquet",
     f"taskowned/42-{TOKEN}-3", f"savepoints/{TOKEN}/_metadata", f"savepoints/x-{TOKEN}1/_metadata",
 ]  # fmt: skip
+_COPIES = (
+    "Copy of {}",
+    "{} (copy)",
+    "{} copy",
+    "{}.bak",
+    "{}.orig",
+    "{}~",
+    "{}.old",
+    "{}.1",
+    "{}-copy",
+    "copy-{} 2",
+    ".{}.swp",
+    "{}.tmp",
+    "_{}",
+)
+COPIED = [
+    *(f"{place}/{copy.format(f'42-{TOKEN}-3-0.{ext}')}" for copy in _COPIES for place in ("shared", "exclusive", "taskowned/wal")
+      for ext in ("parquet", "bin", "bytes")),
+    *(f"shared/{copy.format(f'42-{TOKEN}-3')}{below}" for copy in _COPIES for below in ("", "/part-0.parquet")),
+    *(f"chk-42/{copy.format('_metadata')}" for copy in _COPIES), *(f"{copy.format('chk-42')}/_metadata" for copy in _COPIES),
+    *(f"savepoints/{copy.format(f'before-{TOKEN}')}/_metadata" for copy in _COPIES),
+    *(f"savepoints/before-{TOKEN}/{copy.format('_metadata')}" for copy in _COPIES), *(f"savepoints/before-{TOKEN}/{n}" for n in ("NOTES.txt", "x/y", "data2/x")),
+    f"savepoints/Before-{TOKEN}/_metadata", f"savepoints/vor dem Umbau-{TOKEN}/_metadata", f"shared/42-{TOKEN}-3_old/part-0",
+    f"shared/42-{TOKEN}-3-0.csv", f"exclusive/42-{TOKEN}-3", f"exclusive/42-{TOKEN}-3/part-0", f"shared/42-{TOKEN}-3-0.parquet/x",
+    f"taskowned/wal/sub/0-{TOKEN}-3-0.bin", f"taskowned/wal/0-{TOKEN}-3",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [*OUTSIDE_OF_JOBS, *(f"jobs/{JOB}/{path}" for path in STRANGE_IN_A_JOB)])
+@pytest.mark.parametrize("path", [*OUTSIDE_OF_JOBS, *(f"jobs/{JOB}/{path}" for path in (*STRANGE_IN_A_JOB, *COPIED))])
 def test_what_is_not_built_here_is_foreign(path: str) -> None:
     assert paths.parse(path) == ForeignPath()
 

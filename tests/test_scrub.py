@@ -1,13 +1,17 @@
 """Scrub and vacuum on a real disk: what they delete, what they list and leave, and that one run is enough."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.catalog import duckdb_engine, paths
+from holdfast.catalog.cleanup import OrphanRule, Verdict
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.errors import RetryError
+from holdfast.catalog.facts import AttemptOpened
+from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Purpose, Status
 from holdfast.compaction.scrub import run_scrub, survey
 from holdfast.compaction.vacuum import run_vacuum
 from tests.support.faults import Faults
@@ -154,3 +158,99 @@ def test_a_scrub_whose_two_looks_at_the_ledger_are_of_two_versions_deletes_nothi
 
     with pytest.raises(RetryError, match="lags behind"):
         survey(catalog._transactor, catalog._storage, LagsBehind())
+
+
+# ---- what people copy and rename ---------------------------------------------------------------------------------------
+
+JOB_ID = JobId("flights-12345678")
+OWNERS = {
+    Purpose.CHECKPOINT: (AttemptToken("c" * 16), None, CheckpointId(7)),
+    Purpose.SAVEPOINT: (AttemptToken("d" * 16), "Before!", CheckpointId(8)),
+    Purpose.OWNER: (AttemptToken("e" * 16), "WAL 7", None),
+    Purpose.READ: (AttemptToken("f" * 16), None, None),
+}
+CHECKPOINT, SAVEPOINT, OWNER, READ = (token for token, _, _ in OWNERS.values())
+
+
+def opened(purpose: Purpose) -> AttemptOpened:
+    token, name, number = OWNERS[purpose]
+    return AttemptOpened(
+        job_id=JOB_ID, seq=1, attempt=token, checkpoint_id=number, purpose=purpose, epoch=1, parent_job_id=None, parent_checkpoint_id=None,
+        name=name, note=None,
+    )  # fmt: skip
+
+
+OWN = [
+    f"shared/7-{CHECKPOINT}-3-0.parquet", f"shared/7-{CHECKPOINT}-3/part-0", f"shared/7-{CHECKPOINT}-3", f"exclusive/7-{CHECKPOINT}-3-0.bytes",
+    "chk-7/_metadata", "chk-7", "chk-7/_metadata.1a2b3c4d.tmp", "chk-8", f"taskowned/wal-7/0-{OWNER}-x-0.bin",
+    f"savepoints/before-{SAVEPOINT}", f"savepoints/before-{SAVEPOINT}/_metadata", f"savepoints/before-{SAVEPOINT}/data/3/part-0",
+]  # fmt: skip
+OF_PEOPLE = [
+    f"savepoints/copy-of-before-{SAVEPOINT}/_metadata", f"savepoints/renamed-before-{SAVEPOINT}/data/x", f"savepoints/old-{SAVEPOINT}",
+    f"savepoints/before-{CHECKPOINT}/_metadata", f"savepoints/wal-7-{OWNER}/_metadata", f"savepoints/before-{READ}",
+    f"shared/8-{CHECKPOINT}-3-0.parquet", f"shared/8-{CHECKPOINT}-3/part-0", f"exclusive/0-{CHECKPOINT}-3-0.bin",
+    f"shared/8-{SAVEPOINT}-3-0.parquet", f"exclusive/0-{OWNER}-3-0.bin", f"exclusive/0-{READ}-3-0.bin",
+    f"taskowned/wal-7-old/0-{OWNER}-x-0.bin", f"taskowned/copy-of-wal-7/0-{OWNER}-x-0.bin", f"taskowned/wal-7/7-{OWNER}-x-0.bin",
+    f"taskowned/wal-7/7-{CHECKPOINT}-x-0.bin", f"taskowned/before/0-{SAVEPOINT}-x-0.bin",
+    f"savepoints/before-{SAVEPOINT}/NOTES.txt", f"shared/7-{CHECKPOINT}-3-0.parquet.bak", "chk-7/_metadata.bak",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("status", Status)
+def test_only_names_that_an_attempt_itself_gives_are_its_own(status: Status) -> None:
+    rule = OrphanRule(
+        {OWNERS[purpose][0]: (opened(purpose), status) for purpose in OWNERS}, {(JOB_ID, 7): CHECKPOINT, (JOB_ID, 8): SAVEPOINT}, set()
+    )
+    own = Verdict.IN_FLIGHT if status is Status.OPEN else Verdict.ORPHAN
+    for verdict, found in ((own, OWN), (Verdict.FOREIGN, OF_PEOPLE)):
+        assert {path: rule.judge(f"jobs/{JOB_ID}/{path}") for path in found} == dict.fromkeys(found, verdict)
+    rule.present = {f"jobs/{JOB_ID}/{path}" for path in OF_PEOPLE if isinstance(paths.parse(f"jobs/{JOB_ID}/{path}"), paths.AttemptPath)}
+    assert {rule.judge(path) for path in rule.present} == {Verdict.KNOWN}, "a row of the ledger counts, whatever the name"
+
+
+def test_savepoints_manifests_and_files_that_people_copied_or_renamed_stay(catalog: holdfast.Catalog) -> None:
+    """Seen: a savepoint's directory that was renamed or copied beside itself was an orphan, and the user's only copy was deleted."""
+    with catalog.coordinate("flights", retention=holdfast.KeepLast(1)) as job:
+        for data in (b"1", b"2"):
+            with job.checkpoint() as checkpoint:
+                checkpoint.write_bytes("offsets", data * 50_000)
+        taken = [Path(job.savepoint(name).path) for name in ("before", "after")]
+        with pytest.raises(ZeroDivisionError), job.checkpoint() as failed:
+            raise ZeroDivisionError
+    place = Path(catalog.address) / paths.job_directory(job.job_id)
+    (file,) = (place / "exclusive").glob(f"{checkpoint.checkpoint_id}-*")
+    mine = [
+        taken[0].with_name(f"copy-of-{taken[0].name}"),
+        taken[0].with_name(f"moved-{taken[0].name}"),
+        place / f"chk-{failed.checkpoint_id}",
+    ]
+    shutil.copytree(taken[0], mine[0])
+    taken[0].rename(mine[1])
+    shutil.copytree(place / f"chk-{checkpoint.checkpoint_id}", mine[2])
+    mine += [shutil.copy(file, file.with_name(f"{file.name}.bak")), taken[1] / "NOTES.txt"]
+    mine[-1].write_text("the one before the upgrade")
+    catalog.dispose("flights", "after")
+    catalog.vacuum()
+    leave(catalog, f"{taken[1].relative_to(catalog.address)}/data/0-left.bytes")
+    report = catalog.scrub()
+    assert [Path(orphan.path).name for orphan in report.plan.orphans] == ["0-left.bytes"]
+    assert all(path.exists() for path in mine)
+    assert {Path(catalog.address) / stranger.path for stranger in report.plan.foreign} == {
+        file for path in mine for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()
+    }
+    assert [holdfast.open_savepoint(path).read_bytes("offsets")[:1] for path in mine[:2]] == [b"2", b"2"]
+    assert [*taken[1].iterdir()] == [mine[-1]], "what the attempt left is gone, with its directories"
+
+
+def test_another_savepoint_in_the_place_of_one_outside_is_not_disposed_of(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    with catalog.coordinate("flights") as job:
+        with job.checkpoint() as checkpoint:
+            checkpoint.write_bytes("offsets", b"1" * 50_000)
+        one, two = (Path(job.savepoint(name, target=tmp_path / "outside").path) for name in ("one", "two"))
+    one.rename(tmp_path / "moved")
+    two.rename(one)
+    with pytest.raises(holdfast.RefusedError, match="holds another savepoint.*nothing was deleted"):
+        catalog.dispose("flights", "one")
+    assert holdfast.open_savepoint(one).read_bytes("offsets") == b"1" * 50_000
+    one.rename(two)
+    assert (catalog.dispose("flights", "one").found, catalog.dispose("flights", "two").found) == ("absent", "whole")

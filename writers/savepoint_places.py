@@ -11,13 +11,14 @@ from enum import StrEnum
 from holdfast.catalog import paths, savepoint_rules
 from holdfast.catalog.errors import AddressError, DamagedFileError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
+from holdfast.catalog.manifest import decode
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import enclosing, make_root, open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.writers.manifest_file import load_committed, place_of
 
-DATA = "data"  # the directory of a savepoint's files
+DATA = paths.SAVEPOINT_DATA
 
 
 class Found(StrEnum):
@@ -101,6 +102,21 @@ def _examine(storage: Storage, fact: CheckpointCommitted, place: Storage) -> tup
     try:
         manifest = load_committed(storage, fact)
     except DamagedFileError:
+        _require_no_other(place, fact)
         names = own_files(place)
         return (Found.DAMAGED if names else Found.ABSENT), names
     return Found.WHOLE, [*sorted(file.path for file in manifest.files.values()), paths.MANIFEST_NAME]
+
+
+def _require_no_other(place: Storage, fact: CheckpointCommitted) -> None:
+    """Raises RefusedError if a whole savepoint of another attempt lies where this one did: somebody has put it there."""
+    try:
+        found = decode(place.read(paths.MANIFEST_NAME), fact.path)
+    except (FileNotFoundError, DamagedFileError):
+        return
+    if found.attempt != fact.attempt:
+        msg = (
+            f"{place.address} holds another savepoint (attempt {found.attempt} of job {found.job!r}), not savepoint {fact.name!r} (attempt "
+            f"{fact.attempt}): nothing was deleted. Move it away, then dispose again"
+        )
+        raise RefusedError(msg)

@@ -264,7 +264,7 @@ class Savepoint:
         return True
 
     def upload(self, opened: AttemptOpened) -> bool:
-        w, directory = self.w, paths.savepoint_directory(opened.job_id, "name", opened.attempt)
+        w, directory = self.w, paths.savepoint_directory(opened.job_id, str(opened.name), opened.attempt)
         data, manifest = paths.file_id(opened.attempt, 0, 0), paths.manifest_file_id(opened.attempt)
         w.upload(data, f"{directory}/data/0.bytes")
         w.upload(manifest, f"{directory}/_metadata")
