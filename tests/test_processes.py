@@ -1,11 +1,14 @@
 """A reader's process, and whether it has died."""
 
 import os
-import socket
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import holdfast
+from holdfast.catalog import processes
 from holdfast.catalog.processes import has_died, this_process
 
 READ_AND_DIE = """
@@ -37,20 +40,42 @@ def test_this_process_lives_and_an_ended_one_has_died() -> None:
 
 def test_an_id_that_came_again_is_another_process() -> None:
     host, pid, start = this_process().split(":")
-    if start != "0":
-        assert has_died(f"{host}:{pid}:{int(start) + 1}")
+    assert has_died(f"{host}:{pid}:{int(start) + 1}")
     assert not has_died(f"{host}:{pid}:0")
 
 
-def test_of_another_host_and_of_what_is_no_process_nobody_can_tell() -> None:
-    assert not has_died("elsewhere:999999999:1")
-    assert not has_died("nonsense")
-    assert not has_died(f"{socket.gethostname()}:pid:1")
-    assert not has_died(f"{socket.gethostname()}:{os.getpid()}:0")
+HOST, _, _ = this_process().split(":")
+NAME, NAMESPACE, BOOT = HOST.split("/")
+NOBODY = 999_999_999  # no process has this id: above the greatest that Linux gives
 
 
-def test_processes_of_another_container_on_a_host_of_this_name_are_not_taken_for_dead() -> None:
-    assert not has_died(f"{socket.gethostname()}/1:999999999:1")
+@pytest.mark.parametrize(
+    "host",
+    [
+        "elsewhere", NAME, f"{NAME}/{NAMESPACE}", f"{NAME}/1/{BOOT}", f"elsewhere/{NAMESPACE}/{BOOT}", f"{NAME}/{NAMESPACE}/", f"{NAME}//",
+        f"{NAME}/{NAMESPACE}/00000000-0000-4000-8000-000000000000", f"{HOST}/x", f" {HOST}", HOST.upper() + "x", "",
+    ],
+)  # fmt: skip
+def test_of_another_host_container_or_boot_nobody_can_tell(host: str) -> None:
+    """A host of the same name has the same number of its first namespace; so have the notes of before the boot was told."""
+    assert has_died(f"{HOST}:{NOBODY}:1")
+    assert not has_died(f"{host}:{NOBODY}:1")
+
+
+@pytest.mark.parametrize(
+    "rest", ["", "pid:1", ":1", "0:1", "-1:1", "\u0661:1", "\u00b2:1", f"{10**30}:1", "999999999:x", "999999999", "1:1:1x"]
+)
+def test_what_is_no_process_has_not_died(rest: str) -> None:
+    assert not has_died(f"{HOST}:{rest}")
+    assert not has_died(rest)
+
+
+def test_where_the_boot_is_not_told_no_process_is_known_to_have_died(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    for place in ("missing", "empty"):
+        monkeypatch.setattr(processes, "_BOOT_ID", tmp_path / place)
+        assert this_process().startswith(f"{NAME}:{os.getpid()}:")
+        assert not has_died(f"{NAME}:{NOBODY}:1")
 
 
 def test_a_vacuum_ends_the_readings_and_savepoints_of_dead_processes_and_deletes_what_they_kept(tmp_path) -> None:
