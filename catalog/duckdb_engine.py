@@ -9,6 +9,7 @@ import duckdb_extension_delta
 
 from holdfast.catalog.cleanup import Garbage, GarbageFile
 from holdfast.catalog.errors import DamagedLedgerError, FormatError, UsageError
+from holdfast.catalog.forks import ledger_engine
 from holdfast.catalog.types import FileId, JobId
 from holdfast.catalog.views import Engine, views_for
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _GARBAGE_COLUMNS = "file_id, job_id, path, size_bytes"
 
 
+@ledger_engine()
 def connect(ledger_address: str, *, version: int | None = None) -> duckdb.DuckDBPyConnection:
     """A read-only connection with the views of the ledger at this path, times in UTC.
 

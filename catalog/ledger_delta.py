@@ -36,6 +36,7 @@ from holdfast.catalog.delta_log import DamagedCommitError, LogCommit, TornCommit
 from holdfast.catalog.delta_tail import LedgerRepairWarning, LogPlan
 from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FencedError, FormatError
 from holdfast.catalog.facts import KINDS, Fact
+from holdfast.catalog.forks import ledger_engine
 from holdfast.catalog.ledger import LedgerConflictError, LoggedCommit, SnapshotLostError
 from holdfast.catalog.schema import SCHEMA, Operation, from_table, to_table
 
@@ -93,6 +94,7 @@ class DeltaLedger:
         return bool(delta_log.commit_versions(log) or delta_log.checkpoint_versions(log))
 
     @classmethod
+    @ledger_engine()
     def create(cls, directory: str | os.PathLike[str], *, catalog_id: str, environment: Environment | None = None) -> "DeltaLedger":
         """Make an empty ledger that carries the catalog's id, durable when this returns. Of several at once exactly one succeeds.
 
@@ -120,6 +122,7 @@ class DeltaLedger:
         return cls(path, _load(path), environment)
 
     @classmethod
+    @ledger_engine()
     def open(cls, directory: str | os.PathLike[str], environment: Environment | None = None) -> "DeltaLedger":
         """A handle at the newest version that is believed (`delta_tail.examine`): below a torn tail, if there is one.
 

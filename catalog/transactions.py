@@ -7,7 +7,6 @@ hook looks like a failure although the commit landed). Nothing is ever deleted h
 
 import errno
 import json
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -19,9 +18,11 @@ from holdfast.catalog.errors import (
     HoldfastError,
     ReadOnlyError,
     RetryError,
+    StorageFullError,
     UnknownOutcomeError,
 )
 from holdfast.catalog.facts import Fact, RunEnded
+from holdfast.catalog.forks import ProcessLock
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
 from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.schema import Operation
@@ -32,6 +33,7 @@ MAX_RACES = 20
 READ_TRIES = 3
 LONGEST_PAUSE = 5
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ class Transactor:
         self._ledger = ledger
         self._environment = environment
         self._handles_of = handles_of
-        self._lock = threading.RLock()
+        self._lock = ProcessLock()
         self._loaded: CatalogState | None = None
         self._undurable: Exception | None = None
 
@@ -93,6 +95,7 @@ class Transactor:
             ConflictError: every one of the bounded retries lost its race; nothing was committed.
             UnknownOutcomeError: the commit was sent, and it could not be seen whether it landed, or not be made durable.
             ReadOnlyError: this process may not write to the ledger.
+            StorageFullError: there is no room for the commit; nothing was committed.
         """
         with self._lock:
             self._mend()
@@ -165,7 +168,10 @@ class Transactor:
         if landed:
             self._make_durable()
             return True
-        if isinstance(failure, OSError) and failure.errno in READ_ONLY:
+        if _is_of(failure, FULL):
+            msg = f"the disk of the ledger is full ({failure}): nothing was committed; make room, then call again"
+            raise StorageFullError(msg) from failure
+        if _is_of(failure, READ_ONLY):
             msg = f"this process may not write to the ledger ({failure}): nothing was committed; use an account that may"
             raise ReadOnlyError(msg) from failure
         if isinstance(failure, FencedError | FormatError):
@@ -250,3 +256,10 @@ class Transactor:
         for job in [job for job in state.jobs.values() if job.owners]:
             state.apply(self._ledger.scan(ROW_KINDS, job.job_id, Scope.TASKOWNED))
         self._loaded = state  # last: half a state, at the newest version, would pass every compare-and-swap
+
+
+def _is_of(failure: Exception | None, codes: frozenset[int]) -> bool:
+    """Whether the operating system failed with one of these; delta-rs tells its number in the text alone."""
+    if isinstance(failure, OSError) and failure.errno is not None:
+        return failure.errno in codes
+    return failure is not None and any(f"(os error {code})" in str(failure) for code in codes)
