@@ -78,11 +78,12 @@ class Catalog:
         return f"<catalog {self.catalog_id} at {self.address}>"
 
     def close(self) -> None:
-        """Release what this object pinned for reading. Called at the end of a `with` block and of the process; no harm if repeated."""
+        """Release what this object pinned for reading, and pin no more. Called at the end of a `with` block and of the process; no harm if
+        repeated, or in a forked child, which leaves its parent's pins alone."""
         for lease in self._leases:
             lease.expire()
         self._leases.clear()
-        self._pins.release_all()
+        self._pins.close()
 
     def __enter__(self) -> Self:
         return self
@@ -153,10 +154,10 @@ class Catalog:
     def checkpoint(self, job: str, checkpoint_id: int | None = None) -> Checkpoint:
         """A live checkpoint (None: the head) for reading. Pinned, so that its files stay, until it or this catalog object is closed.
 
-        A process that may not write to the ledger reads unpinned: see `Checkpoint.is_pinned`.
+        A process that may not write to the ledger, or has no room to, reads unpinned: see `Checkpoint.is_pinned`.
         Raises:
             NotFoundError: no such job or checkpoint, or the job has none yet.
-            RefusedError: the checkpoint was dropped.
+            RefusedError: the checkpoint was dropped, or this catalog object is closed.
             DamagedFileError: its manifest is not what was committed.
         """
         fact, is_pinned = self._pins.pin(lambda state: ref_of(state, job, checkpoint_id))

@@ -1,7 +1,10 @@
 """What a careless user does, and is told before anything is lost."""
 
+import atexit
 import errno
+import gc
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -245,14 +248,45 @@ def test_reading_one_checkpoint_twice_is_one_pin_which_ends_with_the_last_reader
         assert open_pins(catalog) == 0
 
 
-def test_a_closed_catalog_may_pin_again_and_be_closed_again(catalog: holdfast.Catalog) -> None:
+def test_a_closed_catalog_pins_no_more_and_may_be_closed_again(catalog: holdfast.Catalog) -> None:
     write(catalog, "flights", b"1")
-    reader = holdfast.open(catalog.address)
-    for _ in range(2):
+    with holdfast.open(catalog.address) as reader:
         reader.checkpoint("flights")
         assert open_pins(catalog) == 1
+    for _ in range(2):
+        with pytest.raises(holdfast.RefusedError, match="this catalog object is closed.*open the catalog again"):
+            reader.checkpoint("flights")
         reader.close()
         assert open_pins(catalog) == 0
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_readers_of_a_pin_that_was_killed_share_the_next_one(catalog: holdfast.Catalog, first: int) -> None:
+    """Seen: the first reader's close ended the pin that a second one had taken anew."""
+    write(catalog, "flights", b"1")
+    with holdfast.open(catalog.address) as reader:
+        readers = [reader.checkpoint("flights")]
+        (token,) = reader.duckdb().sql("select attempt from readers").fetchone()  # type: ignore[misc]
+        catalog.kill("flights", token)
+        readers.append(reader.checkpoint("flights"))
+        readers[first].close()
+        assert (open_pins(catalog), readers[1 - first].is_pinned) == (1, True)
+        readers[1 - first].close()
+        assert open_pins(catalog) == 0
+
+
+def test_a_reader_that_let_go_of_all_it_pinned_is_held_by_nobody(catalog: holdfast.Catalog) -> None:
+    """Seen: each reading left a callback for the interpreter's end, which held the catalog's state."""
+    write(catalog, "flights", b"1")
+    reader, before = holdfast.open(catalog.address), atexit._ncallbacks()  # type: ignore[attr-defined]
+    for _ in range(3):
+        with reader.checkpoint("flights"):
+            pass
+    assert not reader._pins._readers
+    reference = weakref.ref(reader._pins)
+    del reader
+    gc.collect()
+    assert (reference(), atexit._ncallbacks()) == (None, before)  # type: ignore[attr-defined]
 
 
 def test_a_checkpoint_that_was_dropped_pins_nothing(catalog: holdfast.Catalog) -> None:
@@ -286,23 +320,35 @@ def test_one_release_that_fails_stops_no_other_and_is_tried_again(catalog: holdf
     assert open_pins(catalog) == 0
 
 
-def test_a_process_that_may_not_write_to_the_ledger_reads_unpinned(catalog: holdfast.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+FAILURES = [
+    (OSError(errno.EROFS, "Read-only file system"), holdfast.RefusedError, "may not write to the ledger"),
+    (OSError(errno.ENOSPC, "No space left on device"), holdfast.StorageFullError, "the disk of the ledger is full"),
+    (OSError(errno.EDQUOT, "Disk quota exceeded"), holdfast.StorageFullError, "the disk of the ledger is full"),
+    (OSError("Generic error: No space left on device (os error 28)"), holdfast.StorageFullError, "the disk of the ledger is full"),
+    (Exception("Generic error: Read-only file system (os error 30)"), holdfast.RefusedError, "may not write to the ledger"),
+]
+
+
+@pytest.mark.parametrize(("failure", "kind", "text"), FAILURES)
+def test_a_process_that_cannot_write_to_the_ledger_reads_unpinned(
+    catalog: holdfast.Catalog, monkeypatch: pytest.MonkeyPatch, failure: Exception, kind: type[Exception], text: str
+) -> None:
     write(catalog, "flights", b"x" * 50_000)
 
-    def read_only(facts: Any, **options: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
+    def refuse(facts: Any, **options: Any) -> None:
+        raise failure
 
     with holdfast.open(catalog.address) as reader:
-        monkeypatch.setattr(reader._transactor.ledger, "append", read_only)
+        monkeypatch.setattr(reader._transactor.ledger, "append", refuse)
         checkpoint = reader.checkpoint("flights")
         assert not checkpoint.is_pinned
         assert checkpoint.read_bytes("offsets") == b"x" * 50_000
-        with pytest.raises(holdfast.RefusedError, match="may not write to the ledger"):
+        with pytest.raises(kind, match=text):
             reader.hold("flights", 1, "mine")
         write(catalog, "flights", b"2")
         catalog.vacuum()
         with pytest.raises(
-            holdfast.RefusedError, match="checkpoint 1 of job 'flights' was dropped meanwhile.*its credentials are read-only"
+            holdfast.RefusedError, match="checkpoint 1 of job 'flights' was dropped meanwhile.*it may not write to the ledger"
         ):
             checkpoint.read_bytes("offsets")
 

@@ -161,7 +161,10 @@ class Checkpoint:
     @contextmanager
     def _drops_are_told(self) -> Iterator[None]:
         if self._lease is None:
-            why = "this reader had not pinned it: its credentials are read-only, or it was latest() of a coordinator that has gone on"
+            why = (
+                "this reader had not pinned it: it may not write to the ledger, or had no room to, or it was latest() of a coordinator "
+                "that has gone on"
+            )
         elif self._lease.is_open:
             why = "this reader's pin was ended by somebody else (kill, or readers --end-dead)"
         else:
