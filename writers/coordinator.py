@@ -18,6 +18,7 @@ from holdfast.catalog.errors import (
     AttemptEndedError,
     DamagedFileError,
     FencedError,
+    HoldfastError,
     NotFoundError,
     RefusedError,
     UnknownOutcomeError,
@@ -72,7 +73,7 @@ class Coordinator:
         self._manifest: Manifest | None = None  # of the parent, loaded when first needed
         self._opened: AttemptOpened | None = None  # the attempt that the last commit opened
         self._writing = self._closed = False
-        self._in_doubt = False  # a commit was sent and has not been heard of
+        self._doubt: tuple[CheckpointWriter, AttemptToken] | None = None  # a commit was sent and not heard of, and what it opens next
         self._left: tuple[str, ...] = ()  # states that the first checkpoint does not carry
         self.epoch = self._start(beginning)
         if beginning.source is not None:
@@ -199,6 +200,9 @@ class Coordinator:
         """
         self._refuse_if_writing("the coordinator is closed")
         self._closed = True
+        if self._doubt is not None:
+            with suppress(HoldfastError):  # it was told when the commit was; a start, and the next commit, end what stays open
+                self._go_on()
         opened, self._opened = self._opened, None
         if opened is not None:
             with suppress(AttemptEndedError, FencedError):  # somebody ended it first, as was wanted
@@ -224,11 +228,11 @@ class Coordinator:
             opened = self._open_attempt(self._parent)
         try:
             writer = self._writer(opened, self._parent_manifest(), progress)
+            for state in self._left:
+                writer.remove(state)
         except BaseException:
             self._opened = opened  # nothing was written: the attempt serves the next call
             raise
-        for state in self._left:
-            writer.remove(state)
         return writer
 
     def _open_attempt(self, parent: Ref | None) -> AttemptOpened:
@@ -309,15 +313,28 @@ class Coordinator:
             raise RefusedError(msg)
 
     def _go_on(self) -> JobState:
-        """The job as it is now, if this coordinator is still its newest.
-
-        After a commit that nobody answered, the job's head says whether it landed, and is what to go on from.
-        """
+        """The job as it is now, if this coordinator is still its newest. What became of a commit that nobody answered is found out first."""
         job = self._transactor.fresh().job(self._job_id)
         lifecycle.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
-        if self._in_doubt:
-            self._parent, self._manifest, self._in_doubt = job.begin, None, False
+        if self._doubt is not None:
+            self._settle(*self._doubt)
+            job = self._transactor.known().job(self._job_id)
         return job
+
+    def _settle(self, writer: CheckpointWriter, next_attempt: AttemptToken) -> None:
+        """Go on from a commit as if it had been answered, if it landed; else its attempt is ended, if nobody has.
+
+        Whichever it is, the job's head is what to go on from; nothing is written into an attempt whose opening a loss of power may take back.
+        """
+        self._transactor.settle()
+        job = self._transactor.known().job(self._job_id)
+        if writer.checkpoint_id in job.checkpoints:
+            following = job.open_attempts.get(next_attempt)
+            self._opened, self._left = None if following is None else following.opened, ()
+        elif writer.attempt in job.open_attempts:
+            with suppress(AttemptEndedError):
+                self._abandon(writer, "its commit was not answered, and had not landed")
+        self._parent, self._manifest, self._doubt = job.begin, None, None
 
     @contextmanager
     def _committing(self, writer: CheckpointWriter, timeout_s: float | None = None) -> Iterator[CheckpointWriter]:
@@ -335,7 +352,7 @@ class Coordinator:
                 with writer.step("the commit"):
                     self._commit(writer)
         except BaseException as error:
-            if not (self._in_doubt and isinstance(error, UnknownOutcomeError)):
+            if not (self._doubt and isinstance(error, UnknownOutcomeError)):
                 self._abort(writer, error)
             raise  # in doubt it may have landed: neither abort nor reuse; the next opening reads the ledger
         finally:
@@ -344,11 +361,11 @@ class Coordinator:
     def _commit(self, writer: CheckpointWriter) -> None:
         next_attempt = AttemptToken(self._environment.new_id())
         request, manifest = writer.seal(self._retention, next_attempt)
-        self._in_doubt = True
+        self._doubt = writer, next_attempt
         fact: CheckpointCommitted
         fact, self._opened = self._transactor.run(lambda state: _commit(state, self._job_id, request))
         self._parent, self._manifest = Ref(self._job_id, fact.checkpoint_id), manifest
-        self._in_doubt, self._left = False, ()
+        self._doubt, self._left = None, ()
         writer.result = CheckpointResult.of(fact)
 
     def _abort(self, writer: CheckpointWriter, error: BaseException) -> None:
