@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.catalog import paths
 from holdfast.catalog.types import Scope
 from tests.support.invariants import assert_catalog_sound, assert_clean
 
@@ -288,3 +289,34 @@ def test_a_failed_reference_is_not_carried_in_silence(catalog, job) -> None:
     with pytest.raises(holdfast.RefusedError, match="the write of 'wal' failed"), job.checkpoint() as checkpoint:
         with pytest.raises(holdfast.UsageError):
             checkpoint.task_owned(owner, ["log"])
+
+
+def test_referring_to_files_compares_each_name_a_few_times_however_many_there_are(catalog, job) -> None:
+    compared = 0
+
+    class Name(str):
+        __hash__ = str.__hash__
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    owner = catalog.own(JOB, "wal")
+    files = [
+        holdfast.OwnedFile(
+            name=Name(f"segment-{n}"),
+            file_id=paths.file_id(owner.attempt, f"f{n}", 0),
+            path=paths.owned_file(owner.job_id, "wal", owner.attempt, f"f{n}"),
+            size_bytes=1,
+            sha256="0" * 64,
+        )
+        for n in range(500)
+    ]
+    with pytest.raises(ZeroDivisionError), job.checkpoint() as checkpoint:
+        checkpoint.task_owned(owner, files)
+        raise ZeroDivisionError
+    assert compared < 5 * len(files)
+    with pytest.raises(holdfast.UsageError, match="two files of .* are named 'segment-7'"), job.checkpoint() as checkpoint:
+        checkpoint.task_owned(owner, [*files, files[7]])

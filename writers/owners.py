@@ -6,6 +6,7 @@ it is of an open attempt to every cleaner, until its owner releases it, or ends.
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -172,8 +173,7 @@ def _listed(files: object) -> tuple[OwnedFile, ...]:
 
 
 def _require_different_names(owner: Owner, files: Sequence[OwnedFile]) -> None:
-    names = [file.name for file in files]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, times in Counter(file.name for file in files).items() if times > 1), None)
     if twice is not None:
         msg = f"two files of {owner!r} are named {twice!r}: within a checkpoint a file is found by its name, give each its own"
         raise UsageError(msg)
