@@ -43,9 +43,16 @@ def connect(ledger_address: str, *, version: int | None = None) -> duckdb.DuckDB
     return connection
 
 
-def offline_connection() -> duckdb.DuckDBPyConnection:
-    """A connection in memory that never goes to the network, times in UTC; for `views_over`, say."""
+def offline_connection(*, threads: int | None = None, memory_bytes: int | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection in memory that never goes to the network, times in UTC; for `views_over`, say.
+
+    By itself DuckDB takes all cores and four fifths of the host's memory: one of many on a host is told how much it may.
+    """
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    if threads is not None:
+        connection.execute(f"SET threads = {int(threads)}")
+    if memory_bytes is not None:
+        connection.execute(f"SET memory_limit = '{int(memory_bytes)}B'")
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 

@@ -9,6 +9,7 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.read_checks import require_digests_here, require_footers
 from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, free_name, plan_reading, require_readable
+from holdfast.writers.task_limits import limits_of_this_task
 from holdfast.writers.upload import KEY_GROUP_COLUMN
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def read_duckdb(
     max_parallelism: int,
     verify: bool = True,
 ) -> "duckdb.DuckDBPyRelation":
-    """The rows of a state, without their key groups, on a connection of their own that never goes to the network.
+    """The rows of a state, without their key groups, on a connection of their own that never goes to the network. In a task of Spark it
+    takes what falls to the task.
 
     Its files were checked before it returns: by their digests, or with `verify=False` by sizes and footers.
     Raises as `spark_read.read_state`.
@@ -50,7 +52,8 @@ def read_duckdb(
     plan = plan_reading(chunks, files, max_parallelism)
     check = require_digests_here if verify else require_footers
     check(storage, plan.parts, {path: size_bytes for path, size_bytes, _ in files.values()})
-    return offline_connection().sql(state_sql(storage.address, info, plan))
+    limits = limits_of_this_task()
+    return offline_connection(threads=limits.threads, memory_bytes=limits.memory_bytes).sql(state_sql(storage.address, info, plan))
 
 
 def state_sql(address: str, info: StateInfo, plan: ReadPlan) -> str:

@@ -28,6 +28,7 @@ from holdfast.writers.read_checks import require_digests_here
 from holdfast.writers.read_plan import FileRow, ReadPlan, file_rows, plan_reading, require_readable
 from holdfast.writers.restore import drops_are_told, kept_by, open_committed, ref_of
 from holdfast.writers.spark_read import state_schema
+from holdfast.writers.task_limits import limits_of_this_task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -161,8 +162,9 @@ class SourceReader(DataSourceReader):
         found = self._found
         require_digests_here(found.storage, plan.parts, {path: size_bytes for path, size_bytes, _ in found.files.values()})
         target = to_arrow_schema(self._schema, timezone="UTC")
+        limits = limits_of_this_task()
         try:
-            with offline_connection() as connection:
+            with offline_connection(threads=limits.threads, memory_bytes=limits.memory_bytes) as connection:
                 rows = connection.sql(state_sql(found.storage.address, found.info, plan))
                 for batch in rows.fetch_record_batch(BATCH_ROWS):
                     yield batch.select(target.names).cast(target)
