@@ -439,3 +439,32 @@ def test_savepoints_exports_forks_and_copies_have_the_directories(catalog, job, 
                 for i, place in enumerate(places):
                     assert restored(each, tmp_path / f"{name}{copy}{i}", i) == files_in(place)
     assert_catalog_sound(catalog)
+
+
+# ---- what travels to tasks ---------------------------------------------------------------------------------------------
+
+
+def test_a_task_unpacks_what_its_own_subtask_has_and_no_more(catalog, job, tmp_path: Path) -> None:
+    """Seen: each task made objects of the chunks of all subtasks, to write and to restore: 1,000 tasks of 100,000 files."""
+    subtasks, places = 6, [snapshot(tmp_path / str(n), _1=LARGE, _2=b"%d" % n) for n in range(6)]
+    write(job, *places)
+    latest = job.latest()
+    assert latest is not None
+    reader = latest.directories(STATE)
+    with job.checkpoint() as checkpoint:
+        writer = checkpoint.directories(STATE, subtasks=subtasks)
+        assert len(writer.parent) == len(reader.shares) == subtasks
+        acks = []
+        for n, place in enumerate(places):
+            there, back = pickle.loads(pickle.dumps(writer)), pickle.loads(pickle.dumps(reader))
+            assert (*there.parent.unpacked, *back.shares.unpacked) == ()
+            acks.append(there.write(place, subtask=n).ack())
+            back.restore(tmp_path / f"back-{n}", subtask=n)
+            assert (there.parent.unpacked, back.shares.unpacked) == ([n], [n])
+            assert (len(there.parent[n]), len(back.shares[n])) == (2, 2 + len(MUTABLE)), "the chunks that one task makes objects of"
+            assert files_in(tmp_path / f"back-{n}") == files_in(place)
+            again = pickle.loads(pickle.dumps(there))
+            assert (again.parent.unpacked, len(again.parent[n])) == ([], 2), "of one that was packed twice too"
+        checkpoint.acknowledge(STATE, acks)
+    assert checkpoint.result is not None
+    assert checkpoint.result.reused_bytes == sum(len(LARGE) + 1 for _ in places)

@@ -313,7 +313,7 @@ class Coordinator:
             raise RefusedError(msg)
 
     def _go_on(self) -> JobState:
-        """The job as it is now, if this coordinator is still its newest. What became of a commit that nobody answered is found out first."""
+        """The job as it is now, if this coordinator is still its newest. A commit that nobody answered is settled first."""
         job = self._transactor.fresh().job(self._job_id)
         lifecycle.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
         if self._doubt is not None:
@@ -324,7 +324,8 @@ class Coordinator:
     def _settle(self, writer: CheckpointWriter, next_attempt: AttemptToken) -> None:
         """Go on from a commit as if it had been answered, if it landed; else its attempt is ended, if nobody has.
 
-        Whichever it is, the job's head is what to go on from; nothing is written into an attempt whose opening a loss of power may take back.
+        Whichever it is, the job's head is what to go on from. Durable first: nothing is written into an attempt whose opening a loss of
+        power may take back.
         """
         self._transactor.settle()
         job = self._transactor.known().job(self._job_id)

@@ -33,11 +33,11 @@ from holdfast.catalog.types import (
     Scope,
     StoredFile,
 )
+from holdfast.writers.by_subtask import BySubtask
 from holdfast.writers.directory_acks import encode_ack
 from holdfast.writers.directory_files import SnapshotFile, files_of
 from holdfast.writers.directory_local import keep_copies
 from holdfast.writers.failures import explaining
-from holdfast.writers.increments import ParentState
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.working_directory import WorkingDirectory
 
@@ -72,7 +72,7 @@ class DirectoryWriter:
 
     context: UploadContext
     environment: Environment
-    parent: ParentState | None
+    parent: BySubtask  # what of it may be referred to
     parent_id: CheckpointId | None
     immutable: tuple[str, ...]
 
@@ -292,14 +292,12 @@ def _chunk(chunk: Chunk, share: Share) -> Chunk:
     )
 
 
-def _known(parent: ParentState | None, share: Share) -> dict[str, tuple[Chunk, StoredFile]]:
+def _known(parent: BySubtask, share: Share) -> dict[str, tuple[Chunk, StoredFile]]:
     """By name, the files that the parent has of this subtask and that checkpoints may share."""
-    if parent is None:
-        return {}
     return {
-        chunk.name: (chunk, parent.files[chunk.file_id])
-        for chunk in parent.chunks
-        if chunk.name is not None and chunk.scope is Scope.SHARED and chunk == _chunk(chunk, share)  # a handle's range never changes
+        chunk.name: (chunk, file)
+        for chunk, file in parent[share.subtask]
+        if chunk.name is not None and file is not None and chunk == _chunk(chunk, share)  # a handle's range never changes
     }
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,8 @@ from holdfast.catalog.errors import AlreadyExistsError, DamagedFileError, NotFou
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.paths import require_relative
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import CheckpointId, Chunk, JobId, StateInfo, StoredFile
+from holdfast.catalog.types import CheckpointId, Chunk, JobId, StateInfo
+from holdfast.writers.by_subtask import BySubtask, Entry
 from holdfast.writers.directory_local import TRIES, Brought, NotThereError, Source, present
 from holdfast.writers.local_state import LocalShare
 from holdfast.writers.working_directory import WorkingDirectory
@@ -46,8 +47,7 @@ class DirectoryReader:
     checkpoint_id: CheckpointId
     operator: str
     state: str
-    chunks: tuple[Chunk, ...]
-    files: dict[str, StoredFile]  # by the ids that chunks have
+    shares: BySubtask
 
     def __repr__(self) -> str:
         return f"<directories of {self._what}>"
@@ -55,11 +55,11 @@ class DirectoryReader:
     @property
     def subtasks(self) -> int:
         """How many subtasks wrote a directory."""
-        return len({chunk.subtask for chunk in self.chunks})
+        return len(self.shares)
 
     def key_groups(self, subtask: int) -> range | None:
         """The key groups that a subtask's store was written with. Raises NotFoundError."""
-        chunk = self._of(subtask)[0]
+        chunk, _ = self._of(subtask)[0]
         if chunk.key_group_from is None or chunk.key_group_to is None:
             return None
         return range(chunk.key_group_from, chunk.key_group_to + 1)
@@ -83,14 +83,14 @@ class DirectoryReader:
             DamagedFileError: a file is missing or has other bytes than were committed.
             WorkingDirectoryError: somebody deletes what is restored, again and again.
         """
-        chunks = self._of(subtask)
+        entries = self._of(subtask)
         self._require_range(subtask, key_groups)
-        self._require_names(chunks)
+        self._require_names([chunk for chunk, _ in entries])
         source = self._source(subtask, working_directory)
         for left in reversed(range(TRIES)):
             try:
                 with new_directory(to, self.environment) as draft:
-                    return self._bring(chunks, draft, source)
+                    return self._bring(entries, draft, source)
             except WorkingDirectoryError:
                 if not left:
                     raise
@@ -100,11 +100,12 @@ class DirectoryReader:
         share = LocalShare(catalog_id=self.storage.address, job_id=self.job_id, operator=self.operator, state=self.state, subtask=subtask)
         return Source(storage=self.storage, working=working, share=share)
 
-    def _bring(self, chunks: list[Chunk], draft: Path, source: Source) -> RestoredDirectory:
+    def _bring(self, entries: Sequence[Entry], draft: Path, source: Source) -> RestoredDirectory:
+        chunks = [chunk for chunk, _ in entries]
         with present(draft):
             for directory in sorted({(draft / str(chunk.name)).parent for chunk in chunks} - {draft}):
                 directory.mkdir(parents=True, exist_ok=True)
-        begun = [self.environment.start(partial(self._bring_file, chunk, draft, source)) for chunk in chunks]
+        begun = [self.environment.start(partial(self._bring_file, entry, draft, source)) for entry in entries]
         try:
             brought = [one.result() for one in begun]
         finally:
@@ -121,14 +122,16 @@ class DirectoryReader:
             cached_bytes=sum(each.cached_bytes for each in brought),
         )
 
-    def _bring_file(self, chunk: Chunk, draft: Path, source: Source) -> Brought:
+    def _bring_file(self, entry: Entry, draft: Path, source: Source) -> Brought:
+        chunk, file = entry
         assert chunk.name is not None
         place = draft / chunk.name
         if chunk.inline is not None:
             with present(draft):
                 place.write_bytes(chunk.inline)  # verified with the manifest
             return Brought()
-        path = self.files[chunk.file_id].path
+        assert file is not None
+        path = file.path
         try:
             return source.bring(chunk, path, place)
         except NotThereError as error:
@@ -136,8 +139,8 @@ class DirectoryReader:
         except DamagedFileError as error:
             raise self._damaged(chunk, f"{path} does not have the digest that was committed") from error
 
-    def _of(self, subtask: int) -> list[Chunk]:
-        found = [chunk for chunk in self.chunks if chunk.subtask == subtask]
+    def _of(self, subtask: int) -> Sequence[Entry]:
+        found = self.shares[subtask]
         if not found:
             msg = (
                 f"{self._what} has no subtask {subtask!r}: it was written by {self.subtasks}, counted from 0, and is not key-group aware "
@@ -180,7 +183,6 @@ _RESCALE = "To rescale the job, take a savepoint with an adapter of the store (s
 
 def directory_reader(manifest: Manifest, info: StateInfo, storage: Storage, environment: Environment) -> DirectoryReader:
     """The reader of a state of directories."""
-    chunks = tuple(manifest.in_given_order(info))
     return DirectoryReader(
         storage=storage,
         environment=environment,
@@ -189,8 +191,7 @@ def directory_reader(manifest: Manifest, info: StateInfo, storage: Storage, envi
         checkpoint_id=manifest.checkpoint_id,
         operator=info.operator,
         state=info.state,
-        chunks=chunks,
-        files={chunk.file_id: manifest.files[chunk.file_id] for chunk in chunks if chunk.inline is None},
+        shares=BySubtask.of(manifest.in_given_order(info), manifest.files),
     )
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, CheckpointId, Scope, StateInfo
+from holdfast.writers.by_subtask import BySubtask
 from holdfast.writers.directories import DIRECTORY, DirectoryUpload, DirectoryWriter, Share, Snapshot
 from holdfast.writers.directory_acks import decode_ack
 from holdfast.writers.directory_files import require_patterns
@@ -135,16 +136,15 @@ def shares_of(
     if parent is not None and parent.info.format != DIRECTORY:
         parent = None
     there = {chunk.subtask for chunk in parent.chunks if chunk.subtask is not None} if parent else set()
-    writer = DirectoryWriter(
-        context=context, environment=environment, parent=parent and _shared(parent), parent_id=parent_id, immutable=patterns
-    )
+    writer = DirectoryWriter(context=context, environment=environment, parent=_shared(parent), parent_id=parent_id, immutable=patterns)
     return DirectoryShares(writer, subtasks, len(there))
 
 
-def _shared(parent: ParentState) -> ParentState:
-    """What can be referred to of it, and nothing else: it travels to every task."""
-    chunks = tuple(chunk for chunk in parent.chunks if chunk.scope is Scope.SHARED)
-    return replace(parent, chunks=chunks, files={chunk.file_id: parent.files[chunk.file_id] for chunk in chunks})
+def _shared(parent: ParentState | None) -> BySubtask:
+    """What can be referred to of it, and nothing else: it travels to the tasks."""
+    if parent is None:
+        return BySubtask({})
+    return BySubtask.of((chunk for chunk in parent.chunks if chunk.scope is Scope.SHARED), parent.files)
 
 
 def _unused(ack: Ack) -> Ack:

@@ -43,7 +43,7 @@ def _missing_carried() -> AbstractContextManager[None]:
             return finish(shares)
         stand_in = next(iter(shares._acks.values()))
         for subtask in silent:
-            carried = tuple(chunk for chunk in (shares.writer.parent.chunks if shares.writer.parent else ()) if chunk.subtask == subtask)
+            carried = tuple(chunk for chunk, _ in shares.writer.parent[subtask])
             shares._acks[subtask] = replace(stand_in, subtask=subtask, files=(), chunks=carried)
         assert there is not None
         with replaced(directory_shares, "_require_all_groups", lambda acks, max_parallelism, what: None):
