@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -280,8 +281,66 @@ def test_a_directory_that_is_a_link_is_refused(tmp_path) -> None:
 
 
 def test_nobody_else_may_look_into_it(tmp_path) -> None:
-    with opened(tmp_path / "base") as directory:
-        assert directory.path.stat().st_mode & 0o777 == 0o700
+    with opened(tmp_path / "new" / "base") as directory:
+        lock = tmp_path / "new" / "base" / ".tm_a.lock"
+        assert lock.stat().st_mode & 0o777 == 0o600
+        for _ in range(2):
+            assert directory.tmp.stat().st_mode & 0o777 == 0o700
+            made = [place for place in (tmp_path / "new").rglob("*") if place.is_dir()]
+            assert {place.stat().st_mode & 0o777 for place in (tmp_path / "new", *made)} == {0o700}
+            shutil.rmtree(directory.path)  # and it is made again, by who needs tmp
+
+
+def plant(kind: str, place: Path, victim: Path) -> None:
+    if kind == "link":
+        place.symlink_to(victim)
+    elif kind == "dangling link":
+        victim.rename(victim.with_name("moved"))
+        place.symlink_to(victim)
+    elif kind == "second name":
+        os.link(victim, place)
+    elif kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "second name", "pipe", "directory"])
+def test_what_is_planted_in_place_of_the_lock_file_is_refused_and_not_touched(tmp_path, kind: str) -> None:
+    """Seen: the file that a link led to was emptied, and signed."""
+    victim = tmp_path / "important"
+    victim.write_text("important " * 10)
+    base = tmp_path / "base"
+    base.mkdir()
+    plant(kind, base / ".tm_a.lock", victim)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match=r"the lock file .*/base/\.tm_a\.lock is .*another base"):
+            opened(base)
+    assert os.path.lexists(base / ".tm_a.lock")
+    (kept,) = (place for place in (victim, victim.with_name("moved")) if place.exists())
+    assert kept.read_text() == "important " * 10
+    assert not list(victim.parent.glob("important?*"))
+
+
+def test_a_directory_and_a_lock_file_of_another_user_are_refused(tmp_path, monkeypatch) -> None:
+    opened(tmp_path).close()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(RefusedError, match=rf"/tm_a is a directory of another user \({os.getuid()}\).*another base"):
+        opened(tmp_path)
+    (tmp_path / ".tm_b.lock").write_text("theirs")
+    with pytest.raises(RefusedError, match=rf"\.tm_b\.lock is a file of another user \({os.getuid()}\)"):
+        lock_directory(tmp_path / "tm_b")
+    assert (tmp_path / ".tm_b.lock").read_text() == "theirs"
+
+
+def test_a_lock_file_is_signed_and_not_cut(tmp_path) -> None:
+    """A dead holder may have signed at greater length."""
+    (tmp_path / ".tm_a.lock").write_text("x" * 500)
+    lock = lock_directory(tmp_path / "tm_a")
+    with pytest.raises(RefusedError, match=rf"in use by this process itself \(pid {os.getpid()}\)"):
+        lock_directory(tmp_path / "tm_a")
+    assert (tmp_path / ".tm_a.lock").stat().st_size == 500
+    lock.release()
 
 
 def test_a_disk_that_takes_nothing_is_told_with_what_to_do(tmp_path) -> None:

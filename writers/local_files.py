@@ -64,8 +64,8 @@ class LocalFiles:
     """Files by their paths on this machine. A missing file or directory raises FileNotFoundError, whatever else fails another OSError."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and those above it, for this user only; one that is there is no error."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Make a directory and those above it that are missing, each for this user only; one that is there is no error."""
+        _make(path)
 
     def link_or_copy(self, source: Path, target: Path) -> bool:
         """Give a regular file a second name; where that cannot be (another volume), copy it. Says whether it was linked."""
@@ -123,6 +123,19 @@ class LocalFiles:
                 path.unlink()
                 return
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        _make(path.parent)  # not by `parents=True`, which makes those for everybody
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def look_at(files: LocalFiles, path: Path, expected: Digest) -> Copy:

@@ -12,7 +12,7 @@ Only ever a cache: deleting all of it at any moment changes no result. Nothing h
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -134,7 +134,7 @@ def working_directory(
 
     Raises:
         UsageError: a base is a list or no path, the id is no file name, or another argument is not what it must be.
-        RefusedError: a live process has this directory, or it is a symbolic link.
+        RefusedError: a live process has this directory; or it, or its lock file, is a symbolic link or another user's.
         WorkingDirectoryError: the disk does not take it: read-only, full, no permission.
     """
     if not _are_options(local_recovery, blob_limit_bytes):
@@ -209,6 +209,13 @@ def _lock(root: Path, files: LocalFiles) -> DirectoryLock:
         raise RefusedError(msg)
     with _on_disk(root):
         files.make_directory(root)
+        with suppress(FileNotFoundError):  # somebody has deleted it already: it is made again when it is needed
+            if (owner := root.lstat().st_uid) != os.geteuid():
+                msg = (
+                    f"{root} is a directory of another user ({owner}), who could read and change what is kept there: give another base or "
+                    "resource_id, or remove it"
+                )
+                raise RefusedError(msg)
         return lock_directory(root)
 
 
