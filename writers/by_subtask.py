@@ -5,7 +5,7 @@ A writer and a reader travel whole to every task. As objects, the files of 1,000
 
 import pickle
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import cast
 
 from holdfast.catalog.types import Chunk, FileId, StoredFile
@@ -32,7 +32,10 @@ class BySubtask:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __getitem__(self, subtask: int) -> tuple[Entry, ...]:
+    def __iter__(self) -> Iterator[int | None]:
+        return iter(list(self._entries))
+
+    def __getitem__(self, subtask: int | None) -> tuple[Entry, ...]:
         """What this subtask has; empty if there is no such."""
         found = self._entries.get(subtask, ())
         if isinstance(found, bytes):

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from holdfast.catalog.types import Ack, Chunk, StoredFile
 from holdfast.writers import directories, directory_shares
+from holdfast.writers.by_subtask import BySubtask
 from holdfast.writers.directories import DirectoryWriter, Share
 from holdfast.writers.directory_shares import DirectoryShares
-from holdfast.writers.increments import ParentState, Written, chunks_of
+from holdfast.writers.increments import Written, chunks_of
 from tests.support.mutants import Mutant, replaced
 
 
@@ -24,11 +25,9 @@ def _by_name_and_size() -> AbstractContextManager[None]:
 
 
 def _of_any_subtask() -> AbstractContextManager[None]:
-    def mutant(parent: ParentState | None, share: Share) -> dict[str, tuple[Chunk, StoredFile]]:
-        if parent is None:
-            return {}
-        found = [(directories._chunk(chunk, share), parent.files[chunk.file_id]) for chunk in parent.chunks]
-        return {chunk.name: (chunk, file) for chunk, file in found if chunk.name is not None}
+    def mutant(parent: BySubtask, share: Share) -> dict[str, tuple[Chunk, StoredFile]]:
+        found = [(directories._chunk(chunk, share), file) for subtask in parent for chunk, file in parent[subtask]]
+        return {chunk.name: (chunk, file) for chunk, file in found if chunk.name is not None and file is not None}
 
     return replaced(directories, "_known", mutant)
 
