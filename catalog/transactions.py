@@ -128,7 +128,12 @@ class Transactor:
     def _mend(self) -> None:
         """Before anything is committed on a log that a loss of power has torn; a fact says what was done and why."""
         started_at = self._environment.now()
-        reasons = self._ledger.mend()
+        try:
+            reasons = self._ledger.mend()
+        except OSError as error:
+            _require_writable(error)
+            msg = f"the tail of the ledger is torn and cannot be mended ({error}): nothing was committed; examine the disk, then call again"
+            raise RetryError(msg) from error
         if reasons:
             self._loaded = None
             repaired = RunEnded(
@@ -168,12 +173,7 @@ class Transactor:
         if landed:
             self._make_durable()
             return True
-        if _is_of(failure, FULL):
-            msg = f"the disk of the ledger is full ({failure}): nothing was committed; make room, then call again"
-            raise StorageFullError(msg) from failure
-        if _is_of(failure, READ_ONLY):
-            msg = f"this process may not write to the ledger ({failure}): nothing was committed; use an account that may"
-            raise ReadOnlyError(msg) from failure
+        _require_writable(failure)
         if isinstance(failure, FencedError | FormatError):
             raise failure
         if failure is not None and not isinstance(failure, LedgerConflictError | SnapshotLostError):
@@ -256,6 +256,16 @@ class Transactor:
         for job in [job for job in state.jobs.values() if job.owners]:
             state.apply(self._ledger.scan(ROW_KINDS, job.job_id, Scope.TASKOWNED))
         self._loaded = state  # last: half a state, at the newest version, would pass every compare-and-swap
+
+
+def _require_writable(failure: Exception | None) -> None:
+    """Raises StorageFullError or ReadOnlyError for what a full or read-only disk raised."""
+    if _is_of(failure, FULL):
+        msg = f"the disk of the ledger is full ({failure}): nothing was committed; make room, then call again"
+        raise StorageFullError(msg) from failure
+    if _is_of(failure, READ_ONLY):
+        msg = f"this process may not write to the ledger ({failure}): nothing was committed; use an account that may"
+        raise ReadOnlyError(msg) from failure
 
 
 def _is_of(failure: Exception | None, codes: frozenset[int]) -> bool:

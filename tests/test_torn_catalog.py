@@ -1,0 +1,67 @@
+"""A catalog whose ledger a loss of power has torn, as its users see it."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.catalog import delta_tail
+from holdfast.catalog.delta_tail import LedgerRepairWarning
+from holdfast.catalog.errors import ReadOnlyError, RetryError, StorageFullError
+from tests.support.invariants import assert_catalog_sound
+from tests.support.small_catalog import SmallCatalog, make
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::holdfast.catalog.delta_tail.LedgerRepairWarning")
+
+
+@pytest.fixture
+def torn(tmp_path: Path) -> SmallCatalog:
+    """Its last two commits were sent by two writers that died: a hold, which is torn, and a drop of what it held."""
+    small = make(tmp_path / "catalog", checkpoints=3)
+    for change in (lambda c: c.hold("alpha", 2, "mine"), lambda c: c.drop("beta", 2)):
+        with holdfast.open(small.root) as catalog:
+            change(catalog)
+    last = sorted((small.root / "ledger/_delta_log").glob("*.json"))[-2]
+    last.write_bytes(b"")
+    return small
+
+
+def test_what_only_reads_goes_on_below_and_the_first_commit_mends(torn: SmallCatalog) -> None:
+    before = {path: path.read_bytes() for path in torn.ledger_files()}
+    with pytest.warns(LedgerRepairWarning):
+        opened = holdfast.open(torn.root)
+    with opened as catalog:
+        with catalog.duckdb() as connection:
+            assert connection.execute("SELECT count(*) FROM holds").fetchone() == (0,)
+            assert connection.execute("SELECT count(*) FROM checkpoints WHERE status = 'live'").fetchone() == (4,)
+        assert catalog.plan_vacuum().unreferenced
+        assert {path: path.read_bytes() for path in torn.ledger_files()} == before
+        assert torn.read(catalog) == torn.states  # pins: commits
+        rows = catalog.duckdb().execute("SELECT outcome, figures FROM maintenance_runs WHERE what = 'repair'").fetchall()
+        assert [(outcome, "never acknowledged" in figures) for outcome, figures in rows] == [("done", True)]
+        assert catalog.vacuum().deleted_files
+        catalog.scrub()
+        assert torn.read(catalog) == torn.states
+        assert_catalog_sound(catalog)
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.EROFS, ReadOnlyError), (errno.ENOSPC, StorageFullError), (errno.EIO, RetryError)])
+def test_where_it_cannot_be_mended_nothing_is_committed_and_what_reads_goes_on(
+    torn: SmallCatalog, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
+) -> None:
+    """A torn tail on a read-only mount was a raw OSError."""
+
+    def fails(*_: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(delta_tail, "mend", fails)
+    with pytest.warns(LedgerRepairWarning):
+        opened = holdfast.open(torn.root)
+    with opened as catalog:
+        with pytest.raises(error):
+            catalog.hold("alpha", 2, "mine")
+        if number != errno.EIO:
+            assert not catalog.checkpoint("alpha").is_pinned
+            assert torn.read(catalog) == torn.states
