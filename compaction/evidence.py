@@ -30,6 +30,8 @@ def require_unneeded(plan: VacuumPlan, transactor: Transactor, storage: Storage)
         except (FileNotFoundError, DamagedFileError) as error:
             if fact.attempt not in {still.attempt for still in transactor.look(_kept)}:
                 continue  # dropped meanwhile, and cleaned by another vacuum
+            if fact.is_savepoint and not any(path.startswith(f"{paths.parent(fact.path)}/") for path in planned):
+                continue  # it needs what is in its own directory, and nothing of that is to be deleted
             msg = (
                 f"the manifest of live checkpoint {fact.checkpoint_id} of job {fact.job_id} cannot be read ({error}), so that what the "
                 "vacuum would delete cannot be held against it. Nothing was deleted: restore the manifest from a copy, or drop that "

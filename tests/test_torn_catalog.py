@@ -12,7 +12,6 @@ from holdfast.catalog.errors import ReadOnlyError, RetryError, StorageFullError
 from tests.support.invariants import assert_catalog_sound
 from tests.support.small_catalog import SmallCatalog, make
 
-
 pytestmark = pytest.mark.filterwarnings("ignore::holdfast.catalog.delta_tail.LedgerRepairWarning")
 
 
