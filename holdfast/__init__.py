@@ -1,8 +1,10 @@
 """Holdfast: a transactional checkpoint catalog on Delta Lake.
 
-The facade is imported when it is first used: an executor that imports `holdfast.writers` needs neither deltalake nor DuckDB.
+All but errors and policies is imported when it is first used: an executor that imports `holdfast.writers` needs neither deltalake nor
+DuckDB, and `holdfast --version` waits for neither.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.clock import VERSION
@@ -30,47 +32,64 @@ from holdfast.catalog.errors import (
     UsageError,
     WorkingDirectoryError,
 )
-from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, KeepLast, OnEnd, Outcome, OwnedFile
-from holdfast.writers.attempt_content import CheckpointResult
-from holdfast.writers.checkpoint_writer import CheckpointWriter
-from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.directories import DirectoryUpload, DirectoryWriter
-from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory
-from holdfast.writers.owners import Owner
-from holdfast.writers.restore import Checkpoint
-from holdfast.writers.rocksdb import RocksDBAdapter
-from holdfast.writers.stores import StoreAdapter, StoreReader
-from holdfast.writers.stream import foreach_batch
-from holdfast.writers.working_directory import WorkingDirectory, working_directory
 
 if TYPE_CHECKING:
+    from holdfast.catalog.key_groups import groups_of
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
     from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
+    from holdfast.writers.attempt_content import CheckpointResult
+    from holdfast.writers.checkpoint_writer import CheckpointWriter
+    from holdfast.writers.coordinator import Coordinator
+    from holdfast.writers.directories import DirectoryUpload, DirectoryWriter
+    from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory
+    from holdfast.writers.owners import Owner
+    from holdfast.writers.restore import Checkpoint
+    from holdfast.writers.rocksdb import RocksDBAdapter
     from holdfast.writers.spark_source import HoldfastDataSource as HoldfastDataSource
+    from holdfast.writers.stores import StoreAdapter, StoreReader
+    from holdfast.writers.stream import foreach_batch
+    from holdfast.writers.working_directory import WorkingDirectory, working_directory
 
 __version__ = VERSION
 
-_FACADE = {
-    "open": "open_catalog",
-    "open_manifest": "open_manifest",
-    "open_savepoint": "open_savepoint",
-    "rekey": "rekey",
-    "Catalog": "Catalog",
+_HOMES = {  # where the names are that are not imported above
+    "groups_of": "catalog.key_groups",
+    "open": "facade",
+    "open_manifest": "facade",
+    "open_savepoint": "facade",
+    "rekey": "facade",
+    "Catalog": "facade",
+    "CheckpointResult": "writers.attempt_content",
+    "CheckpointWriter": "writers.checkpoint_writer",
+    "Coordinator": "writers.coordinator",
+    "DirectoryUpload": "writers.directories",
+    "DirectoryWriter": "writers.directories",
+    "DirectoryReader": "writers.directory_reader",
+    "RestoredDirectory": "writers.directory_reader",
+    "Owner": "writers.owners",
+    "Checkpoint": "writers.restore",
+    "RocksDBAdapter": "writers.rocksdb",
+    "HoldfastDataSource": "writers.spark_source",  # needs Spark
+    "StoreAdapter": "writers.stores",
+    "StoreReader": "writers.stores",
+    "foreach_batch": "writers.stream",
+    "WorkingDirectory": "writers.working_directory",
+    "working_directory": "writers.working_directory",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "HoldfastDataSource":  # needs Spark
-        from holdfast.writers.spark_source import HoldfastDataSource
-
-        return HoldfastDataSource
-    if name not in _FACADE:
+    if name not in _HOMES:
         msg = f"module 'holdfast' has no attribute {name!r}"
         raise AttributeError(msg)
-    from holdfast import facade
+    found = getattr(import_module(f"holdfast.{_HOMES[name]}"), "open_catalog" if name == "open" else name)
+    globals()[name] = found  # asked for once
+    return found
 
-    return getattr(facade, _FACADE[name])
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
 
 
 __all__ = [  # without HoldfastDataSource, which needs Spark

@@ -1,9 +1,12 @@
-"""The command line: parses, calls one function of the front door, prints. One table maps errors to exit codes."""
+"""The command line: parses, calls one function of the front door, prints. One table maps errors to exit codes.
+
+The front door is imported when a catalog is opened: help and version wait for no engine.
+"""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -19,7 +22,9 @@ from holdfast.catalog.errors import (
     UsageError,
     WorkingDirectoryError,
 )
-from holdfast.facade import Catalog, open_catalog
+
+if TYPE_CHECKING:
+    from holdfast.facade import Catalog
 
 OK, DIFFERENCES, USAGE, RETRY, CORRUPTION, ENDED, MACHINE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 
@@ -49,6 +54,12 @@ Exit codes:
 PATH = click.argument("path", type=click.Path(path_type=str))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing; show what would be done.")
+
+
+def open_catalog(path: str) -> "Catalog":
+    from holdfast.facade import open_catalog
+
+    return open_catalog(path)
 
 
 def exit_code(error: Exception) -> int | None:
@@ -139,7 +150,8 @@ def checkpoints(path: str, *, job: str | None, also_dropped: bool, as_json: bool
     with open_catalog(path) as catalog:
         if job is not None:
             _require_job(catalog, job)
-        _print_query(catalog, report.checkpoints_query(also_dropped=also_dropped), [job, job], as_json=as_json)
+        empty = "no checkpoints yet" if also_dropped else "no live checkpoints (--all lists dropped ones too)"
+        _print_query(catalog, report.checkpoints_query(also_dropped=also_dropped), [job, job], as_json=as_json, empty=empty)
 
 
 @main.command()
@@ -148,7 +160,7 @@ def checkpoints(path: str, *, job: str | None, also_dropped: bool, as_json: bool
 def jobs(path: str, *, as_json: bool) -> None:
     """List the jobs, each with the checkpoint that it continues from."""
     with open_catalog(path) as catalog:
-        _print_query(catalog, "SELECT * FROM jobs ORDER BY job", [], as_json=as_json)
+        _print_query(catalog, "SELECT * FROM jobs ORDER BY job", [], as_json=as_json, empty=report.NO_JOBS)
 
 
 @main.command()
@@ -228,7 +240,7 @@ def readers(path: str, *, end_dead: bool, as_json: bool) -> None:
             ended = catalog.end_dead_readers()
             _print({"ended": ended}, [f"ended {report.counted(len(ended), 'attempt')} of dead processes", *ended], as_json=as_json)
         else:
-            _print_query(catalog, report.READERS_QUERY, [], as_json=as_json)
+            _print_query(catalog, report.READERS_QUERY, [], as_json=as_json, empty="no readers")
 
 
 @main.command()
@@ -240,7 +252,7 @@ def owners(path: str, *, as_json: bool) -> None:
     Files that no checkpoint has ever referred to are not counted: the ledger does not know of them.
     """
     with open_catalog(path) as catalog:
-        _print_query(catalog, report.OWNERS_QUERY, [], as_json=as_json)
+        _print_query(catalog, report.OWNERS_QUERY, [], as_json=as_json, empty="no owners of files")
 
 
 @main.command()
@@ -327,13 +339,13 @@ def demo(directory: Path, *, streaming: bool, seed: int | None, as_json: bool) -
     sys.exit(stream_command.run(directory, as_json=as_json, seed=seed) if streaming else command.run(directory, as_json=as_json))
 
 
-def _change(path: str, change: Callable[[Catalog], None], told: str, *, as_json: bool) -> None:
+def _change(path: str, change: Callable[["Catalog"], None], told: str, *, as_json: bool) -> None:
     with open_catalog(path) as catalog:
         change(catalog)
     _print({"done": told}, [told], as_json=as_json)
 
 
-def _require_job(catalog: Catalog, job: str) -> None:
+def _require_job(catalog: "Catalog", job: str) -> None:
     """Raises NotFoundError where an empty answer would hide a name that is spelt wrong."""
     _, rows = report.ask(catalog, "SELECT job FROM jobs ORDER BY job")
     known = [name for (name,) in rows]
@@ -342,9 +354,12 @@ def _require_job(catalog: Catalog, job: str) -> None:
         raise NotFoundError(msg)
 
 
-def _print_query(catalog: Catalog, query: str, values: list[Any], *, as_json: bool) -> None:
+def _print_query(catalog: "Catalog", query: str, values: list[Any], *, as_json: bool, empty: str | None = None) -> None:
+    """The answer as a table; where it has no rows, people are told by `empty`, and without it by the columns and a line that says so."""
     columns, rows = report.ask(catalog, query, values)
-    _print([dict(zip(columns, row, strict=True)) for row in rows], report.table_lines(columns, rows), as_json=as_json)
+    nothing = [] if rows else [empty or "no rows"]
+    table = [] if nothing and empty else report.table_lines(columns, rows)
+    _print([dict(zip(columns, row, strict=True)) for row in rows], [*table, *nothing], as_json=as_json)
 
 
 def _print(value: Any, lines: Any, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -12,20 +13,18 @@ from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from holdfast.catalog.cleanup import GarbageFile
 from holdfast.catalog.errors import UsageError
-from holdfast.catalog.storage import StoredObject
-from holdfast.compaction.scrub import ScrubReport
-from holdfast.compaction.vacuum import VacuumReport
-from holdfast.compaction.verify import VerifyReport
-from holdfast.facade import Catalog
-from holdfast.writers.savepoint_places import Disposal, Found
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the command line prints its help by this module, and needs no engine for that
     import duckdb
+
+    from holdfast.catalog.cleanup import GarbageFile
+    from holdfast.catalog.storage import StoredObject
+    from holdfast.compaction.scrub import ScrubReport
+    from holdfast.compaction.vacuum import VacuumReport
+    from holdfast.compaction.verify import VerifyReport
+    from holdfast.facade import Catalog
+    from holdfast.writers.savepoint_places import Disposal
 
 _SPACE = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
 EXPLAIN = re.compile(rf"{_SPACE}*EXPLAIN\b({_SPACE}+ANALYZE\b)?({_SPACE}*\(({_SPACE}*(ANALYZE|FORMAT\s+\w+)\s*,?)+\))?", re.I | re.S)
@@ -34,13 +33,16 @@ MAX_CELL = 60
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON on standard output, which every parser takes."""
-    print(json.dumps(plain(value), ensure_ascii=False, allow_nan=False))
+    """One line of JSON on standard output, which every parser takes; in ASCII where the output's encoding lacks a character."""
+    whole = plain(value)
+    text = json.dumps(whole, ensure_ascii=False, allow_nan=False)
+    print(text if text == _encodable(text) else json.dumps(whole, allow_nan=False))
 
 
 def print_lines(lines: Iterable[str]) -> None:
+    """Lines for people; what the output's encoding lacks is shown as an escape."""
     for line in lines:
-        print(line)
+        print(_encodable(line))
 
 
 def plain(value: Any) -> Any:
@@ -65,7 +67,7 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
-def ask(catalog: Catalog, query: str, values: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+def ask(catalog: "Catalog", query: str, values: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Names of columns, each another, and rows of one query on the catalog's views.
 
     Raises:
@@ -111,6 +113,8 @@ def checkpoints_query(*, also_dropped: bool) -> str:
     """
 
 
+NO_JOBS = "no jobs yet: the first catalog.coordinate(...) of a program registers one"
+
 READERS_QUERY = """
     SELECT j.job, r.checkpoint_id, r.attempt, r.opened_by, r.since, r.process, r.job_id
     FROM readers r JOIN jobs j ON j.job_id = r.job_id
@@ -125,7 +129,9 @@ OWNERS_QUERY = """
 """
 
 
-def disposal_lines(disposal: Disposal, job: str) -> Iterator[str]:
+def disposal_lines(disposal: "Disposal", job: str) -> Iterator[str]:
+    from holdfast.writers.savepoint_places import Found
+
     yield f"disposed of savepoint {disposal.name!r} of job {job!r}"
     what = f"deleted {counted(disposal.deleted_files, 'file')} in {disposal.path}"
     yield {
@@ -136,7 +142,7 @@ def disposal_lines(disposal: Disposal, job: str) -> Iterator[str]:
     }[disposal.found]
 
 
-def vacuum_lines(report: VacuumReport, *, dry_run: bool) -> Iterator[str]:
+def vacuum_lines(report: "VacuumReport", *, dry_run: bool) -> Iterator[str]:
     files = [*report.plan.condemned, *report.plan.unreferenced]
     if dry_run:
         yield f"would delete {counted(len(files), 'file')}, {bytes_text(report.plan.size_bytes)}"
@@ -146,7 +152,7 @@ def vacuum_lines(report: VacuumReport, *, dry_run: bool) -> Iterator[str]:
     yield from _failure_lines(report.failed)
 
 
-def scrub_lines(report: ScrubReport, *, dry_run: bool) -> Iterator[str]:
+def scrub_lines(report: "ScrubReport", *, dry_run: bool) -> Iterator[str]:
     plan = report.plan
     if dry_run:
         yield f"would delete {counted(len(plan.orphans), 'file')}, {bytes_text(sum(stored.size_bytes for stored in plan.orphans))}"
@@ -163,7 +169,7 @@ def scrub_lines(report: ScrubReport, *, dry_run: bool) -> Iterator[str]:
     yield from _failure_lines(report.failed)
 
 
-def verify_lines(report: VerifyReport) -> Iterator[str]:
+def verify_lines(report: "VerifyReport") -> Iterator[str]:
     yield (
         f"read {counted(report.files, 'file')}, {bytes_text(report.size_bytes)}, of {counted(report.checkpoints, 'live checkpoint')}: "
         f"{len(report.damages) or 'no'} damaged"
@@ -202,6 +208,9 @@ def counted(count: int, noun: str) -> str:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Any]:
     """Gives a function (done, total) -> None that shows progress on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -211,6 +220,11 @@ def progress_bar(what: str) -> Iterator[Any]:
             progress.update(task, completed=done, total=total, description=f"{what}: {text}" if text else what)
 
         yield show
+
+
+def _encodable(text: str) -> str:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _require_reading(connection: "duckdb.DuckDBPyConnection", query: str) -> None:
@@ -254,7 +268,7 @@ def _cell(value: Any) -> str:
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 3] + "..."
 
 
-def _file_lines(files: Sequence[GarbageFile | StoredObject]) -> Iterator[str]:
+def _file_lines(files: "Sequence[GarbageFile | StoredObject]") -> Iterator[str]:
     for file in files[:SHOWN_FILES]:
         yield f"  {file.path}  {bytes_text(file.size_bytes)}"
     if len(files) > SHOWN_FILES:

@@ -1,6 +1,7 @@
 """The command line: what it prints, and the code that it exits with."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -327,3 +328,31 @@ def test_a_savepoint_of_a_dataframe_is_refused_before_its_name_is_taken(spark, t
 
 def test_another_error_while_running_is_still_a_bug() -> None:
     assert not report.is_interrupt(RuntimeError("dictionary changed size during iteration"))
+
+
+def test_people_are_told_what_an_empty_catalog_lacks_and_programs_get_no_rows(tmp_path: Path) -> None:
+    holdfast.open(tmp_path / "catalog", create=True).close()
+    for command, told in {
+        "jobs": "no jobs yet",
+        "checkpoints": "no live checkpoints",
+        "readers": "no readers",
+        "owners": "no owners",
+    }.items():
+        (line,) = run(command, tmp_path / "catalog").stdout.splitlines()
+        assert line.startswith(told)
+        assert run_json(command, tmp_path / "catalog") == []
+    assert run("sql", tmp_path / "catalog", "SELECT job FROM jobs").stdout.splitlines() == ["job", "no rows"]
+    assert run("checkpoints", tmp_path / "catalog", "--all").stdout == "no checkpoints yet\n"
+
+
+def test_what_the_output_s_encoding_lacks_is_shown_as_an_escape(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "catalog", create=True) as catalog, catalog.coordinate("ü → 😀"):
+        pass
+
+    def printed(*arguments: str) -> str:
+        command = [sys.executable, "-m", "holdfast", "jobs", str(tmp_path / "catalog"), *arguments]
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+        return subprocess.run(command, env=environment, capture_output=True, check=True).stdout.decode("ascii")
+
+    assert r"\xfc \u2192 \U0001f600" in printed()
+    assert json.loads(printed("--json"))[0]["job"] == "ü → 😀"
