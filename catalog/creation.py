@@ -5,11 +5,12 @@ marker, which the next `create` takes over with the id that it carries. Nothing 
 at the ledger's place, nor a place inside another catalog, whose scrub and copies would meet files that are none of its own.
 """
 
+import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.catalog import delta_log, paths
+from holdfast.catalog import arguments, delta_log, paths
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FormatError, NotFoundError
 from holdfast.catalog.ledger_delta import DeltaLedger
@@ -26,7 +27,7 @@ def create_catalog(storage: Storage, environment: Environment) -> Marker:
 
     Raises:
         AlreadyExistsError: the root has files of something else, or a ledger with facts and no marker, or lies in another catalog.
-        AddressError: no directory can be made there.
+        AddressError: no directory can be made there, or no Delta table would be found in it.
     """
     with suppress(NotFoundError):
         return read_marker(storage)
@@ -40,6 +41,7 @@ def create_catalog(storage: Storage, environment: Environment) -> Marker:
 
 
 def _create(storage: Storage, environment: Environment) -> Marker:
+    arguments.place_of_ledger(os.path.realpath(storage.address))
     _require_outermost(storage)
     _require_free(storage)
     address = f"{storage.address}/{paths.LEDGER}"
@@ -92,9 +94,11 @@ def open_ledger(storage: Storage, marker: Marker, environment: Environment | Non
     """The ledger that a marker names.
 
     Raises:
+        AddressError: the catalog was brought to a path at which no Delta table is found.
         DamagedLedgerError: it is gone or damaged.
         FormatError: it is of another catalog, or of none.
     """
+    arguments.place_of_ledger(os.path.realpath(storage.address))
     address = f"{storage.address}/{marker.ledger}"
     if not DeltaLedger.exists(address):
         msg = f"the ledger of catalog {marker.catalog_id} is gone: {address} is no Delta table. Restore it from a copy; nothing was changed"

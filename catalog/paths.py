@@ -10,6 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from holdfast.catalog import arguments
 from holdfast.catalog.errors import AddressError, UsageError
 from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId
 
@@ -243,10 +244,13 @@ def parse_checkpoint_directory(address: str | os.PathLike[str]) -> CheckpointAdd
     Raises:
         AddressError: the address does not have this form.
     """
-    text = os.fspath(address)
+    text = arguments.address(address)
     found = _CHECKPOINT_ADDRESS.fullmatch(text)
     if found is None or not _JOB.fullmatch(found[2]):
-        msg = f"{text!r} is not the directory of a checkpoint: give <catalog>/{JOBS}/<job id>/chk-<n>, or its number"
+        msg = (
+            f"{text!r} is not the directory of a checkpoint: give <catalog>/{JOBS}/<job id>/chk-<n>, or the checkpoint's number; "
+            "a savepoint is opened by holdfast.open_savepoint(path)"
+        )
         raise AddressError(msg)
     root = found[1].rstrip("/")
     if not root:

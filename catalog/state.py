@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from holdfast.catalog import arguments, paths
 from holdfast.catalog import facts as f
-from holdfast.catalog import paths
 from holdfast.catalog.errors import NotFoundError
 from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId, Purpose, Scope, Status
 
@@ -164,8 +164,8 @@ class CatalogState:
         return self.jobs[job_id]
 
     def job_named(self, name: str) -> JobState:
-        """The job of this name. Raises NotFoundError."""
-        if name not in self.names:
+        """The job of this name. Raises NotFoundError, UsageError."""
+        if arguments.text(name, "the name of a job") not in self.names:
             known = ", ".join(sorted(self.names)) or "none"
             msg = f"the catalog has no job named {name!r} (it has: {known}); a job is registered by its first coordinate(...)"
             raise NotFoundError(msg)

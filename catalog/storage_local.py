@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote
 
+from holdfast.catalog import arguments
 from holdfast.catalog.errors import AddressError
 from holdfast.catalog.paths import draft_name, require_relative
 from holdfast.catalog.storage import Digest, StoredObject
@@ -35,14 +36,12 @@ def open_storage(address: str | os.PathLike[str]) -> "LocalStorage":
     """The storage at a path or `file:` URL; nothing is read or made yet. A leading `~` in a text is the user's home, as in a shell.
 
     Raises:
-        AddressError: the address is of another kind of storage, or of none.
+        AddressError: the address is of another kind of storage, or of none, or of a file name that no file system takes.
     """
-    text = os.fspath(address)
-    path = _path_of_text(text) if isinstance(address, str) else text
-    if not path or "\0" in path:
-        msg = f"{text!r} is no address: give the directory of a catalog"
-        raise AddressError(msg)
-    return LocalStorage(Path(path))
+    text = arguments.address(address)
+    storage = LocalStorage(Path(arguments.address(_path_of_text(text)) if isinstance(address, str) else text))
+    arguments.place(storage.address)
+    return storage
 
 
 def enclosing(address: str) -> Iterator["LocalStorage"]:

@@ -241,9 +241,12 @@ class KeepLast:
     count: int
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            msg = f"KeepLast({self.count}) would drop the checkpoint that the job continues from: give 1 or more"
-            raise ValueError(msg)
+        if not _is_number(self.count, int) or self.count < 1:
+            msg = (
+                f"KeepLast({self.count!r}) is not a retention policy: give a whole number of checkpoints, 1 or more, for the job continues "
+                "from the newest; or KeepAll()"
+            )
+            raise UsageError(msg)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.catalog import delta_verify, duckdb_engine, lifecycle, paths, savepoint_rules
+from holdfast.catalog import arguments, delta_verify, duckdb_engine, lifecycle, paths, savepoint_rules
 from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError, NotFoundError, UsageError
@@ -42,7 +42,7 @@ from holdfast.writers.owners import Owner, own, release
 from holdfast.writers.patience import Patience
 from holdfast.writers.pins import Pins
 from holdfast.writers.registration import register_job, require_policies
-from holdfast.writers.restore import Checkpoint, kept_by, open_committed, ref_of
+from holdfast.writers.restore import Checkpoint, kept_by, numbered, open_committed, ref_of
 from holdfast.writers.savepoint_files import spark_reader
 from holdfast.writers.savepoint_places import Disposal, dispose
 from holdfast.writers.savepoints import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at
@@ -132,7 +132,7 @@ class Catalog:
         writer = state_writer(upload)
         require_policies(retention, on_end, chain)
         patience = Patience(timeout_s=checkpoint_timeout_s, tolerated_failures=tolerated_failures)
-        mapped = Mapped(states=states, allow_non_restored=allow_non_restored, renamed=renamed or {})
+        mapped = Mapped(states=states, allow_non_restored=allow_non_restored, renamed={} if renamed is None else renamed)
         begin = beginning(start, mode, mapped, job, self._storage, self._transactor)
         job_id = register_job(
             self._transactor, self._environment, job, max_parallelism, of_source=begin.max_parallelism, must_exist=isinstance(start, int)
@@ -191,27 +191,34 @@ class Catalog:
         if not isinstance(given, str) or not given.strip():
             msg = f"a hold on checkpoint {checkpoint_id} of job {job!r} needs a name, by which it is ended"
             raise UsageError(msg)
-        self._transactor.run(lambda state: lifecycle.hold(state, ref_of(state, job, checkpoint_id), name, note))
+        if note is not None:
+            arguments.text(note, "a note on a hold")
+        find = numbered(job, checkpoint_id)
+        self._transactor.run(lambda state: lifecycle.hold(state, find(state), name, note))
 
     def unhold(self, job: str, checkpoint_id: int, name: str) -> None:
         """End a hold. Raises RefusedError if there is none of this name."""
-        self._transactor.run(lambda state: lifecycle.unhold(state, ref_of(state, job, checkpoint_id), name))
+        find = numbered(job, checkpoint_id)
+        arguments.text(name, "the name of a hold")
+        self._transactor.run(lambda state: lifecycle.unhold(state, find(state), name))
 
     def drop(self, job: str, checkpoint_id: int, reason: str = "dropped by an operator") -> None:
         """The checkpoint is no longer live; its files go with the next vacuum unless others refer to them.
 
         Raises RefusedError for a held checkpoint, for the head and for a savepoint (`dispose`), NotFoundError for one that does not exist.
         """
-        self._transactor.run(lambda state: lifecycle.drop(state, ref_of(state, job, checkpoint_id), reason))
+        find = numbered(job, checkpoint_id)
+        arguments.text(reason, "a reason")
+        self._transactor.run(lambda state: lifecycle.drop(state, find(state), reason))
 
     def kill(self, job: str, attempt: str, reason: str = "killed by an operator") -> None:
         """End an open attempt whose process seems gone. A wrong guess is safe: that attempt's commit fails, and it may begin another.
 
         Raises AttemptEndedError, and RefusedError for an owner of files, which is released and not killed.
         """
-        self._transactor.run(
-            lambda state: lifecycle.end_attempt(state, state.job_named(job).job_id, AttemptToken(attempt), Status.KILLED, reason)
-        )
+        token = AttemptToken(arguments.text(attempt, "the token of an attempt"))
+        arguments.text(reason, "a reason")
+        self._transactor.run(lambda state: lifecycle.end_attempt(state, state.job_named(job).job_id, token, Status.KILLED, reason))
 
     # ---- files of tasks ----------------------------------------------------------------------------------------------
 
@@ -235,7 +242,7 @@ class Catalog:
             NotFoundError: the job never had such an owner.
             RefusedError: a file is not one that this owner wrote; nothing was released.
         """
-        release(self._transactor, job, owner, files)
+        release(self._transactor, job, arguments.text(owner, "the name of an owner"), files)
 
     # ---- savepoints and copies ------------------------------------------------------------------------------------------
 
@@ -268,7 +275,7 @@ class Catalog:
             environment=self._environment,
             state_writer=state_writer(upload),
             read_state=spark_reader(spark, stores),
-            stores=stores or {},
+            stores={} if stores is None else stores,
         )
         ref = self._transactor.look(lambda state: ref_of(state, job, checkpoint_id))
         return open_committed(self._storage, writer.take(ref, name, None if target is None else open_storage(target)))
@@ -282,6 +289,7 @@ class Catalog:
             NotFoundError: the job has no savepoint of this name (or it was tried and aborted, or is being taken).
             RefusedError: it is held; or it lies outside and is there, and an open attempt reads it.
         """
+        arguments.text(name, "the name of a savepoint")
         return dispose(self._storage, self._transactor, lambda state: _savepoint(state, job, name))
 
     def export(self, checkpoint: Checkpoint, target: Address) -> str:
@@ -294,6 +302,10 @@ class Catalog:
             AddressError: nothing can be written to the target.
             DamagedFileError: a file is missing or is not what was committed.
         """
+        given: object = checkpoint
+        if not isinstance(given, Checkpoint):
+            msg = f"{given!r} is not a checkpoint: pass what catalog.checkpoint(job, number) gives"
+            raise UsageError(msg)
         return export_checkpoint(checkpoint, open_storage(target))
 
     # ---- maintenance ------------------------------------------------------------------------------------------------
@@ -313,6 +325,7 @@ class Catalog:
         Before, it ends what dead processes of this host have open (`end_dead_readers`). With `dry_run` nothing is changed, and the report's
         plan is the one that would run with those still open.
         """
+        arguments.function(progress, "a progress function")
         if dry_run:
             return VacuumReport(plan=self.plan_vacuum(), deleted_files=0, deleted_bytes=0, failed=())
         self._pins.end_dead()
@@ -328,6 +341,7 @@ class Catalog:
 
         Raises ForeignTokensError, before any deletion, if storage holds attempts that the ledger never knew; `dry_run` only reports them.
         """
+        arguments.function(progress, "a progress function")
         plan = self.plan_scrub()
         if dry_run:
             return ScrubReport(plan=plan, deleted_files=0, deleted_bytes=0, failed=())
@@ -339,6 +353,7 @@ class Catalog:
 
         Where the ledger is damaged so far that it cannot say which files those are, the report has its damage alone.
         """
+        arguments.function(progress, "a progress function")
         ledger = self._verify_ledger()
         try:
             return ledger.with_more(self._verify_checkpoints(progress))
@@ -390,6 +405,9 @@ class Catalog:
         """Make the views temporary views of a Spark session; it needs the JARs and settings of delta-spark."""
         from holdfast.writers.spark_views import register_views
 
+        if not hasattr(spark, "createDataFrame"):
+            msg = f"{spark!r} is not a Spark session: pass the one that the views are for"
+            raise UsageError(msg)
         register_views(spark, self._queries.ledger_address)
 
 
@@ -428,7 +446,7 @@ def open_savepoint(path: Address) -> Checkpoint:
         NotFoundError: the directory has no savepoint.
         DamagedFileError: the manifest is damaged.
     """
-    return savepoint_at(os.fspath(path))
+    return savepoint_at(arguments.address(path))
 
 
 def rekey(
@@ -448,7 +466,7 @@ def rekey(
         UsageError: `max_parallelism` is not 1 to 32768, or no Spark session is there to rewrite DataFrames.
         NotFoundError, DamagedFileError: as `open_savepoint`.
     """
-    if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
+    if arguments.whole_number(max_parallelism, "a number of key groups") not in range(1, MAX_PARALLELISM_LIMIT + 1):
         msg = f"max_parallelism={max_parallelism} is not 1 to {MAX_PARALLELISM_LIMIT}: give a number of key groups in that range"
         raise UsageError(msg)
     source = open_savepoint(savepoint.path if isinstance(savepoint, Checkpoint) else savepoint)

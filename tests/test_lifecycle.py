@@ -548,7 +548,7 @@ def test_a_savepoint_that_the_job_started_from_is_none_of_keep_lasts_checkpoints
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_keep_last_of_none_is_no_retention(count: int) -> None:
-    with pytest.raises(ValueError, match=r"would drop the checkpoint that the job continues from: give 1 or more"):
+    with pytest.raises(ValueError, match=r"is not a retention policy"):
         KeepLast(count)
 
 

@@ -232,6 +232,7 @@ class AttemptContent:
 
     def _shares(self, state: str, subtasks: int | None, immutable: Sequence[str]) -> DirectoryShares:
         """Those of this state, from the first call on."""
+        require_state_name(state)
         shares = self._directories.get((DEFAULT_OPERATOR, state))
         if shares is not None and not self._sealed:
             shares.require_same(subtasks, immutable)

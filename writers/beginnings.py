@@ -161,8 +161,9 @@ def _savepoint(path: str) -> Checkpoint:
     try:
         return savepoint_at(path)
     except NotFoundError as error:
+        number = f" (start={path})" if path.isdecimal() else ""
         msg = (
-            f"{path!r} is neither the directory of a checkpoint (<catalog>/{paths.JOBS}/<job id>/chk-<n>) nor of a savepoint: "
-            "give one of them, or a checkpoint's number"
+            f"{path!r} is neither the directory of a checkpoint (<catalog>/{paths.JOBS}/<job id>/chk-<n>) nor of a savepoint: give one of "
+            f"them, or the number of a checkpoint or savepoint as an int{number}; the view checkpoints has the numbers, by name too"
         )
         raise AddressError(msg) from error

@@ -15,7 +15,7 @@ from holdfast.catalog.types import (
     OwnedFile,
     StateInfo,
 )
-from holdfast.writers.attempt_content import AttemptContent
+from holdfast.writers.attempt_content import AttemptContent, require_state_name
 from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_state
 from holdfast.writers.directories import DirectoryUpload, DirectoryWriter, Snapshot
@@ -153,6 +153,7 @@ class CheckpointWriter(AttemptContent):
 
         Raises UsageError: there are no directories of this state in this checkpoint, or an ack is not of them.
         """
+        require_state_name(state)
         shares = self._directories.get((DEFAULT_OPERATOR, state))
         if shares is None or self._sealed:
             msg = (

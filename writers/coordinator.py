@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.catalog import job_rules, lifecycle
+from holdfast.catalog import arguments, job_rules, lifecycle
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import (
@@ -34,6 +34,7 @@ from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, JobId, OnEnd, Outcome, Retention, Status, StoredFile
 from holdfast.writers.attempt_content import CheckpointResult
 from holdfast.writers.beginnings import Beginning
+from holdfast.writers.checkpoint_block import CheckpointBlock
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.copying import Mapped
 from holdfast.writers.manifest_file import load_committed
@@ -104,8 +105,7 @@ class Coordinator:
         rows = self._transactor.known().ancestry(self._parent)
         return (json.loads(row.fact.progress) for row in rows if row.fact.progress is not None)
 
-    @contextmanager
-    def checkpoint(self, progress: Mapping[str, Any] | None = None) -> Iterator[CheckpointWriter]:
+    def checkpoint(self, progress: Mapping[str, Any] | None = None) -> CheckpointBlock:
         """Write one checkpoint: committed when the block ends, aborted when it raises.
 
         With `checkpoint_timeout_s` the attempt is ended in the ledger once the block has run for so long, though the block goes on: its
@@ -118,6 +118,10 @@ class Coordinator:
             ConflictError: the commit lost too many races, and was aborted.
             TooManyFailuresError: more checkpoints in a row have failed than are tolerated; the last one's failure is the cause.
         """
+        return CheckpointBlock(self._checkpoint(progress), self._job_id)
+
+    @contextmanager
+    def _checkpoint(self, progress: Mapping[str, Any] | None) -> Iterator[CheckpointWriter]:
         if self._closed:
             msg = f"this coordinator of job {self._job_id} (epoch {self.epoch}) is closed: call catalog.coordinate again"
             raise RefusedError(msg)
@@ -170,7 +174,7 @@ class Coordinator:
             environment=self._environment,
             state_writer=self._state_writer,
             read_state=spark_reader(spark, stores),
-            stores=stores or {},
+            stores={} if stores is None else stores,
         )
         return open_committed(self._storage, writer.take(self._parent, name, None if target is None else open_storage(target)))
 
@@ -190,7 +194,7 @@ class Coordinator:
 
     def drop(self, checkpoint_id: int) -> None:
         """Drop a checkpoint as this epoch's coordinator. Raises FencedError, RefusedError (held, the head, a savepoint), NotFoundError."""
-        ref = Ref(self._job_id, CheckpointId(checkpoint_id))
+        ref = Ref(self._job_id, CheckpointId(arguments.checkpoint_number(checkpoint_id, self._job_id)))
         self._transactor.run(lambda state: lifecycle.drop(state, ref, f"dropped by epoch {self.epoch}", self.epoch))
 
     def close(self) -> None:

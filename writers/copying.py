@@ -32,7 +32,7 @@ class Mapped:
 
     def __post_init__(self) -> None:
         for name, given in (("states", self.states), ("allow_non_restored", self.allow_non_restored)):
-            if given is not None and (isinstance(given, str) or not _are_names(given)):
+            if (given is not None or name != "states") and (isinstance(given, str) or not _are_names(given)):
                 msg = f"{name}={given!r} is no collection of names: give a list of them"
                 raise UsageError(msg)
         if not _is_renaming(self.renamed):

@@ -29,7 +29,7 @@ def files_of(directory: Path, immutable: Sequence[str]) -> list[SnapshotFile]:
     Raises UsageError: it is no directory, or goes meanwhile; or has links, devices, or names that are no text, which a restore could not
     give back.
     """
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         msg = f"{directory} is no directory: give the snapshot that the store has just made"
         raise UsageError(msg)
     try:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.catalog import paths
+from holdfast.catalog import arguments, paths
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.errors import DamagedFileError, HoldfastError, NotFoundError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
@@ -266,14 +266,20 @@ def open_committed(storage: Storage, fact: CheckpointCommitted, lease: Lease | N
 
 
 def ref_of(state: CatalogState, job: str, checkpoint_id: int | None) -> Ref:
-    """A job's checkpoint by its number, or its head (None). Raises NotFoundError."""
+    """A job's checkpoint by its number, or its head (None). Raises NotFoundError, UsageError."""
     found = state.job_named(job)
     if checkpoint_id is None:
         if found.head is None:
             msg = f"job {job!r} has no checkpoint to continue from yet: write one first, or give a number"
             raise NotFoundError(msg)
         checkpoint_id = found.head
-    return Ref(found.job_id, CheckpointId(checkpoint_id))
+    return Ref(found.job_id, CheckpointId(arguments.checkpoint_number(checkpoint_id, job)))
+
+
+def numbered(job: str, checkpoint_id: int) -> Callable[[CatalogState], Ref]:
+    """As `ref_of`, where the head is not meant: None is not a number. Raises UsageError."""
+    number = arguments.checkpoint_number(checkpoint_id, job)
+    return lambda state: ref_of(state, job, number)
 
 
 def kept_by(transactor: Transactor, ref: Ref) -> IsKept:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.catalog import arguments
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.key_groups import require_groups
@@ -138,7 +139,7 @@ def require_stores(stores: Mapping[str, StoreAdapter], manifest: Manifest) -> No
     """Raises UsageError, which names it, for an adapter that is none or is of a state without directories; RefusedError for stores of
     several subtasks that do not say which key groups each has: a key in two of them would be there twice."""
     formats = {info.state: info.format for info in manifest.states}
-    for state, adapter in stores.items():
+    for state, adapter in arguments.mapping(stores, "a choice of adapters by their states (stores=...)").items():
         if formats.get(state) != "directory":
             there = ", ".join(repr(name) for name, kind in formats.items() if kind == "directory") or "none"
             msg = f"stores={{{state!r}: ...}}: the checkpoint has no directories of a state {state!r}; it has such of: {there}"

@@ -72,7 +72,7 @@ def foreach_batch(job: Checkpointing, update: Update) -> "Callable[[DataFrame, i
 
 
 def _require_usable(job: object, update: object) -> None:
-    if not callable(update) or not hasattr(job, "checkpoint"):
+    if not callable(update) or not all(hasattr(job, each) for each in ("checkpoint", "latest", "past_progress")):
         msg = (
             f"foreach_batch({job!r}, {update!r}) is not a job and a function: give what catalog.coordinate(...) returned, and the function "
             "that writes a batch, called with (checkpoint, batch, batch_id)"

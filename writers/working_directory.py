@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from holdfast.catalog import arguments
 from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.errors import RefusedError, UsageError, WorkingDirectoryError
 from holdfast.writers.blob_cache import BlobCache
@@ -157,7 +158,7 @@ def plan_places(
     process: str, resource_id: str, *, base: Base | None, elsewhere: Mapping[str, Base | None], settings: Mapping[str, str]
 ) -> Places:
     """Where everything of a process goes. `elsewhere` has the bases of single directories. Raises UsageError."""
-    if process not in PREFIXES:
+    if arguments.text(process, "a kind of process") not in PREFIXES:
         msg = f"{process!r} is no kind of process: give 'jobmanager' for the driver, 'taskmanager' for a process that runs tasks"
         raise UsageError(msg)
     own = _own_name(process, resource_id)
@@ -199,7 +200,7 @@ def _one_directory(name: str, given: object) -> Path:
             "give the path of a directory on a disk of this machine"
         )
         raise UsageError(msg)
-    return Path(os.path.realpath(os.path.expanduser(text)))
+    return Path(arguments.place(os.path.realpath(os.path.expanduser(text))))
 
 
 def _lock(root: Path, files: LocalFiles) -> DirectoryLock:

@@ -1,0 +1,88 @@
+"""What users give, looked at before anything is done with it: a wrong type is told by name, and not as an engine's error in the middle."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.catalog.errors import AddressError, UsageError
+
+NAME_LIMIT_BYTES = 255  # of each part of a path, on every file system in use
+
+
+def whole_number(given: object, what: str, *, least: int = 0) -> int:
+    """A whole number of at least so much. Raises UsageError, which says of `what`."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        msg = f"{given!r} is not {what}: pass a whole number, {least} or more"
+        raise UsageError(msg)
+    return given
+
+
+def checkpoint_number(given: object, job: object) -> int:
+    """A checkpoint by its number. Raises UsageError."""
+    if isinstance(given, bool) or not isinstance(given, int):
+        number = f"the int {given}" if isinstance(given, str) and given.isdecimal() else "an int; the view checkpoints has it, by name too"
+        msg = f"{given!r} is not the number of a checkpoint or savepoint of job {job!r}: pass {number}"
+        raise UsageError(msg)
+    return given
+
+
+def text(given: object, what: str) -> str:
+    """Any text, such as a name that is looked up. Raises UsageError, which says of `what`."""
+    if not isinstance(given, str):
+        msg = f"{given!r} is not {what}: pass a text"
+        raise UsageError(msg)
+    return given
+
+
+def mapping(given: object, what: str) -> "Mapping[Any, Any]":
+    """Raises UsageError, which says of `what`."""
+    if not isinstance(given, Mapping):
+        msg = f"{given!r} is not {what}: pass a dict"
+        raise UsageError(msg)
+    return given
+
+
+def function(given: object, what: str) -> None:
+    """A function, or None. Raises UsageError, which says of `what`."""
+    if given is not None and not callable(given):
+        msg = f"{given!r} is not {what}: pass a function, or nothing"
+        raise UsageError(msg)
+
+
+def address(given: object) -> str:
+    """The text of a path or URL. Raises AddressError for what is neither."""
+    found = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(found, str) or not found or "\0" in found:
+        msg = f"{given!r} is not the address of a directory: pass a path (str or os.PathLike) or a file: URL"
+        raise AddressError(msg)
+    return found
+
+
+def place(path: str) -> str:
+    """A whole path that the system, Spark and DuckDB take. Raises AddressError."""
+    for part in path.split("/"):
+        size = len(os.fsencode(part))
+        if size > NAME_LIMIT_BYTES:
+            msg = f"{part[:40]!r}... is a name of {size} bytes, and file systems take {NAME_LIMIT_BYTES}: give a shorter path"
+            raise AddressError(msg)
+    if any(0xD800 <= ord(character) < 0xE000 for character in path):
+        msg = f"{path!r} is not UTF-8, in which Spark and DuckDB are given paths: give another path, or rename the directory"
+        raise AddressError(msg)
+    return path
+
+
+def place_of_ledger(path: str) -> str:
+    """A whole path, links resolved, under which Delta finds a table.
+
+    Delta's kernel, which deltalake and DuckDB have in common, resolves links, decodes `%41`, takes a backslash for a slash, and refuses
+    control characters: a ledger would be written at one place and looked for at another.
+    Raises AddressError.
+    """
+    wrong = next((c for c in path if c in "%\\" or ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0), None)
+    if wrong is not None:
+        msg = (
+            f"no catalog can be at {path!r}: it has {wrong!r} in it, and deltalake and DuckDB find no Delta table at a path with a percent "
+            "sign, a backslash or a control character. Give another path, or move what is there to one: all paths in a catalog are relative"
+        )
+        raise AddressError(msg)
+    return path
