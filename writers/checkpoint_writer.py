@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from holdfast.catalog import facts as f
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import NotFoundError, UsageError
+from holdfast.catalog.errors import NotFoundError, RefusedError, UsageError
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import JobState
 from holdfast.catalog.storage import Storage
@@ -166,15 +166,44 @@ class CheckpointWriter(AttemptContent):
 
     def remove(self, state: str) -> None:
         """End a state of the parent: this checkpoint does not carry it. Raises NotFoundError if the parent has none of this name."""
-        key = self._free_key(state)
-        if self._parent is None or self._parent.state(*key) is None:
+        self._of_parent(state, "remove")
+        self._end(state)
+
+    def rename(self, state: str, to: str) -> None:
+        """Carry a state of the parent under another name, as it is, with its change sets. Older checkpoints keep it under the old one.
+
+        Its bytes are copied once, verified on the way. Sharing them would not do: a chunk that two checkpoints have is one chunk, of one
+        state, and after a rollback it would be there under the wrong name.
+        Raises:
+            NotFoundError: the parent has no such state.
+            RefusedError: the parent has a state of the new name, or one of the two was written, renamed or removed in this checkpoint.
+            DamagedFileError: a file of the state is missing or is not what was committed.
+        """
+        parent, info = self._of_parent(state, "rename")
+        if parent.state(DEFAULT_OPERATOR, to) is not None:
+            msg = (
+                f"checkpoint {self.checkpoint_id} of job {self._job_name!r} cannot rename state {state!r} to {to!r}: its parent has a "
+                "state of that name; remove it in a checkpoint of its own first"
+            )
+            raise RefusedError(msg)
+        with self._writing(to, info.key_columns) as context:
+            self._take(in_full(*copy_state(Checkpoint(parent, self._storage), info, context)), context)
+        self._end(state)
+
+    def _of_parent(self, state: str, what: str) -> tuple[Manifest, StateInfo]:
+        """A state that the parent has and this checkpoint has not come to yet. Raises NotFoundError, RefusedError."""
+        info = self._parent.state(*self._free_key(state)) if self._parent else None
+        if self._parent is None or info is None:
             known = ", ".join(info.state for info in self._parent.states) if self._parent else "none, for there is no parent"
             msg = (
-                f"checkpoint {self.checkpoint_id} of job {self._job_name!r} cannot remove state {state!r}: its parent has {known or 'none'}"
+                f"checkpoint {self.checkpoint_id} of job {self._job_name!r} cannot {what} state {state!r}: its parent has {known or 'none'}"
             )
             raise NotFoundError(msg)
-        self._removed.add(key)
-        self._unfinished.discard(key)
+        return self._parent, info
+
+    def _end(self, state: str) -> None:
+        self._removed.add((DEFAULT_OPERATOR, state))
+        self._unfinished.discard((DEFAULT_OPERATOR, state))
 
     def adopt(self, source: Checkpoint, info: StateInfo, name: str) -> None:
         """Copy a state of another checkpoint, verified on the way, under this name. Raises DamagedFileError."""
