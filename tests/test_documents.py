@@ -59,6 +59,42 @@ def test_sql_of_a_page_runs_on_a_catalog(page, tmp_path):
                 assert connection.execute(statement).description is not None, statement
 
 
+def test_the_recipes_say_what_grew_and_what_a_drop_frees(tmp_path):
+    """The manifest too; nothing of what another checkpoint has. And why each of them is still there."""
+    import holdfast
+
+    queries = snippets(ROOT / "docs" / "recipes.md", "sql")
+
+    def answers(column):
+        (query,) = [each for each in queries if f"AS {column}" in each]
+        with catalog.duckdb() as connection:
+            result = connection.execute(query)
+            names = [name for name, *_ in result.description]
+            return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+    with (
+        holdfast.open(tmp_path / "catalog", create=True) as catalog,
+        catalog.coordinate("flights", retention=holdfast.KeepAll()) as job,
+    ):
+        for size in (30_000, 50_000, 40_000):
+            with job.checkpoint() as cp:
+                cp.write_bytes("large", b"x" * size)
+                if size == 30_000:
+                    cp.write_bytes("kept", b"y" * 60_000)
+        catalog.hold("flights", 1, "audit")
+        job.savepoint("mine")
+        assert [(row["checkpoint_id"], row["grown_bytes"]) for row in answers("grown_bytes") if row["state"] == "large"] == [
+            (3, -10_000), (2, 20_000), (1, None),
+        ]  # fmt: skip
+        assert [(row["state"], row["percent"]) for row in answers("percent")] == [("kept", 60.0), ("large", 40.0)]
+        assert [row["why"] for row in answers("why")] == [
+            "held as audit", "kept by retention", "the job continues from it", "savepoint mine",
+        ]  # fmt: skip
+        (told,) = [row["freed_bytes"] for row in answers("freed_bytes") if row["checkpoint_id"] == 2]
+        catalog.drop("flights", 2)
+        assert catalog.vacuum().deleted_bytes == told > 50_000
+
+
 @pytest.mark.slow
 def test_the_plain_sql_for_a_state_gives_that_of_every_checkpoint_and_savepoint(spark, tmp_path):
     """Not only those of the page: new bases of some groups, groups that became empty, several change sets, a savepoint."""
