@@ -98,7 +98,7 @@ class Catalog:
         job: str,
         *,
         max_parallelism: int | None = None,
-        retention: Retention = KeepLast(1),  # noqa: B008 - frozen
+        retention: Retention = KeepLast(3),  # noqa: B008 - frozen
         on_end: OnEnd = OnEnd(),  # noqa: B008 - frozen
         chain: ChainLimit = ChainLimit(),  # noqa: B008 - frozen
         start: Start = "head",
@@ -120,6 +120,7 @@ class Catalog:
         are copied, `renamed` says old name -> new name.
         `max_parallelism` is fixed when the job is registered: if not given, that of what it starts from, else 128, or more by Flink's
         rule for a Spark session of more than 85 cores.
+        `retention` says which checkpoints stay live when one is committed: by default the newest three, to roll back to.
         `chain` bounds the change sets above a base. `on_end` says which outcomes of the job drop its checkpoints.
         `upload` is "native" (Spark's writer) or "streamed" (one upload for each task); every host must share the file system.
         `checkpoint_timeout_s` (None: no limit) is how long the block of a checkpoint may take before its attempt is ended, and

@@ -56,7 +56,7 @@ def main_path(spark: "SparkSession", catalog: holdfast.Catalog, upload: Any) -> 
     whole = [(n, f"name {n}") for n in range(100)]
     groups = spark.range(2000).selectExpr("id", "concat('name ', id) AS name")
     chain = holdfast.ChainLimit(change_sets=2, share_of_base=1e9)
-    with catalog.coordinate(f"job-{upload}", max_parallelism=16, upload=upload, chain=chain) as job:
+    with catalog.coordinate(f"job-{upload}", max_parallelism=16, upload=upload, chain=chain, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as cp:
             cp.write("full", frame(whole).repartition(3), key=["id"])
             cp.write("keyless", frame(whole))
@@ -81,7 +81,7 @@ def main_path(spark: "SparkSession", catalog: holdfast.Catalog, upload: Any) -> 
         found["double key"] = error_of(lambda: twice(job, frame))
         savepoint = job.savepoint(f"mine-{upload}", spark=spark)
         found["savepoint"] = rows_of(savepoint.read(spark, "full")) == found["full 2"]
-    with catalog.coordinate(f"restored-{upload}", start=savepoint, upload=upload) as job:
+    with catalog.coordinate(f"restored-{upload}", start=savepoint, upload=upload, retention=holdfast.KeepLast(1)) as job:
         found["restored"] = rows_of(job.latest().read(spark, "full")) == found["full 2"]
     return found
 
@@ -93,7 +93,7 @@ def twice(job: holdfast.Coordinator, frame: Any) -> None:
 
 def errors(spark: "SparkSession", catalog: holdfast.Catalog) -> dict[str, str]:
     """What cannot be, or must not be, on Connect: told with what to do instead."""
-    with catalog.coordinate("errors") as job:
+    with catalog.coordinate("errors", retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as cp:
             cp.write("ids", spark.range(10), key=["id"])
         found = {

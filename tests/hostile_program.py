@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+import holdfast
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.storage_local import LocalStorage
@@ -202,7 +203,7 @@ def run_scenario(spark: Any, catalog: Catalog, mischief: Mischief, name: str, up
         left.unlink()
     for each in armed:
         mischief.arm(each)
-    with catalog.coordinate(upload, max_parallelism=16, upload=upload) as job:
+    with catalog.coordinate(upload, max_parallelism=16, upload=upload, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as cp:
             cp.write("rows", df, key=["id"])
         mischief.arm("committed")

@@ -99,7 +99,7 @@ def main(directory: Path, death: list[str]) -> None:
             run_stream(spark, directory, job, death)
         if death:  # it outlived what it was to die at; the next life goes on
             return
-        with catalog.coordinate(BATCH) as job, job.checkpoint() as checkpoint:
+        with catalog.coordinate(BATCH, retention=holdfast.KeepLast(1)) as job, job.checkpoint() as checkpoint:
             rows = spark.read.schema(SCHEMA).json(str(directory / "in"))
             checkpoint.write("totals", totals(rows), key=["key"])
             checkpoint.write("rows", rows, key=["id"])

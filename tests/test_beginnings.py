@@ -27,11 +27,11 @@ def write(job: holdfast.Coordinator, **states: bytes) -> int:
 
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
 def test_a_savepoint_by_its_number_is_copied(catalog: holdfast.Catalog, tmp_path: Path, outside: bool) -> None:
-    with catalog.coordinate("flights") as job:
+    with catalog.coordinate("flights", retention=holdfast.KeepLast(1)) as job:
         write(job, big=LARGE, offsets=b"1")
         savepoint = job.savepoint("mine", target=tmp_path / "away" if outside else None)
         write(job, big=LARGE + b"2", offsets=b"2")
-    with catalog.coordinate("flights", start=int(savepoint.checkpoint_id)) as job:
+    with catalog.coordinate("flights", start=int(savepoint.checkpoint_id), retention=holdfast.KeepLast(1)) as job:
         assert contents(job.latest()) == {"big": LARGE, "offsets": b"1"}
         write(job, offsets=b"3")
         write(job, offsets=b"4")
@@ -169,15 +169,15 @@ def test_what_does_not_name_states_is_refused(catalog: holdfast.Catalog, options
 
 
 def test_a_claimed_job_does_not_begin_anew_without_a_word(catalog: holdfast.Catalog) -> None:
-    with catalog.coordinate("old") as old:
+    with catalog.coordinate("old", retention=holdfast.KeepLast(1)) as old:
         write(old, planes=b"1")
         start = old.latest()
-    with catalog.coordinate("new", start=start, mode="claim") as new:  # type: ignore[arg-type]
+    with catalog.coordinate("new", start=start, mode="claim", retention=holdfast.KeepLast(1)) as new:  # type: ignore[arg-type]
         write(new, planes=b"2")
         with pytest.raises(holdfast.RefusedError, match="job 'old' was claimed by job 'new', whose retention has dropped its head"):
             catalog.coordinate("old")
         write(new, planes=b"3")
-    with catalog.coordinate("old", start="nothing") as old:
+    with catalog.coordinate("old", start="nothing", retention=holdfast.KeepLast(1)) as old:
         assert old.latest() is None
 
 
@@ -211,14 +211,14 @@ def test_a_fork_has_no_savepoint_before_a_checkpoint_of_its_own(catalog: holdfas
 
 
 def test_a_fork_that_closed_before_its_first_checkpoint_says_how_to_go_on(catalog: holdfast.Catalog) -> None:
-    with catalog.coordinate("flights") as job:
+    with catalog.coordinate("flights", retention=holdfast.KeepLast(1)) as job:
         write(job, planes=b"1")
         catalog.coordinate("what-if", start=job.latest(), mode="fork").close()  # type: ignore[arg-type]
         write(job, planes=b"2")
         with pytest.raises(holdfast.RefusedError, match="checkpoint 1 of job 'flights', which was dropped before .*: give start='nothing'"):
             catalog.coordinate("what-if")
         savepoint = job.savepoint("mine")
-    with catalog.coordinate("what-if", start=savepoint.path) as fork:
+    with catalog.coordinate("what-if", start=savepoint.path, retention=holdfast.KeepLast(1)) as fork:
         assert contents(fork.latest()) == {"planes": b"2"}
 
 

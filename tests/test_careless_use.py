@@ -17,9 +17,11 @@ from holdfast.catalog.transactions import Transactor
 from tests.support.invariants import assert_catalog_sound
 from tests.support.world import World
 
+KEEP_ONE = holdfast.KeepLast(1)
+
 
 def write(catalog: holdfast.Catalog, job: str, data: bytes, **options: Any) -> int:
-    with catalog.coordinate(job, **options) as coordinator:
+    with catalog.coordinate(job, **{"retention": KEEP_ONE, **options}) as coordinator:
         with coordinator.checkpoint() as checkpoint:
             checkpoint.write_bytes("offsets", data)
     return int(checkpoint.checkpoint_id)
@@ -386,7 +388,7 @@ def test_a_pin_that_an_operator_killed_is_told_where_its_checkpoint_was_dropped(
 
 
 def test_the_latest_of_before_the_last_commit_is_told_as_dropped(catalog: holdfast.Catalog) -> None:
-    with catalog.coordinate("flights") as job:
+    with catalog.coordinate("flights", retention=KEEP_ONE) as job:
         read = []
         for data in (b"x" * 50_000, b"y" * 50_000):
             with job.checkpoint() as checkpoint:
@@ -458,7 +460,7 @@ def test_a_manifest_that_a_vacuum_took_before_an_unpinned_reader_came_to_it_is_n
 def test_rows_of_a_dropped_checkpoint_are_told_as_dropped_and_those_of_a_live_one_as_damaged(
     spark: Any, catalog: holdfast.Catalog, verify: bool
 ) -> None:
-    with catalog.coordinate("flights") as job:
+    with catalog.coordinate("flights", retention=KEEP_ONE) as job:
         for count in (10, 20):
             with job.checkpoint() as checkpoint:
                 checkpoint.write("planes", spark.range(count), key=["id"])
@@ -481,7 +483,7 @@ def test_rows_of_a_dropped_checkpoint_are_told_as_dropped_and_those_of_a_live_on
 @pytest.mark.xdist_group("spark")
 def test_what_was_made_of_a_read_dataframe_gives_the_right_rows_or_the_engines_error(spark: Any, catalog: holdfast.Catalog) -> None:
     """As `docs/guarantees.md` says: these do not know of the pin."""
-    with catalog.coordinate("flights") as job:
+    with catalog.coordinate("flights", retention=KEEP_ONE) as job:
         with job.checkpoint() as checkpoint:
             checkpoint.write("planes", spark.range(10), key=["id"])
         with catalog.checkpoint("flights") as read:

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pyarrow.parquet as pq
 import pytest
 
+import holdfast
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.types import ChainLimit, KeepAll, Role
 from holdfast.writers import spark_groups
@@ -24,7 +25,9 @@ NO_LIMIT = ChainLimit(change_sets=1000, share_of_base=1e9)
 
 @pytest.fixture(params=["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def job(request, catalog):
-    with catalog.coordinate("flights", max_parallelism=GROUPS, upload=request.param, chain=NO_LIMIT) as coordinator:
+    with catalog.coordinate(
+        "flights", max_parallelism=GROUPS, upload=request.param, chain=NO_LIMIT, retention=holdfast.KeepLast(1)
+    ) as coordinator:
         yield coordinator
 
 

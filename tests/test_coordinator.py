@@ -340,7 +340,7 @@ def test_the_invariants_hold_over_a_real_catalog_as_well(tmp_path: Path) -> None
             with pytest.raises(Boom), job.checkpoint() as cp:
                 cp.write_bytes("model", large)
                 raise Boom
-        with catalog.coordinate("flights", start=2) as job, job.checkpoint() as cp:
+        with catalog.coordinate("flights", start=2, retention=holdfast.KeepLast(1)) as job, job.checkpoint() as cp:
             cp.write_bytes("offsets", b"back")
         assert catalog.vacuum().deleted_files > 0
         assert catalog.scrub().failed == ()

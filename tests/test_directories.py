@@ -23,7 +23,7 @@ Files = dict[str, bytes]
 
 @pytest.fixture
 def job(catalog: holdfast.Catalog):
-    with catalog.coordinate(JOB, max_parallelism=GROUPS) as coordinator:
+    with catalog.coordinate(JOB, max_parallelism=GROUPS, retention=holdfast.KeepLast(1)) as coordinator:
         yield coordinator
 
 

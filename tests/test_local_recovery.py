@@ -18,7 +18,7 @@ SIZE = len(LARGE)
 
 @pytest.fixture
 def job(catalog: holdfast.Catalog):
-    with catalog.coordinate(JOB, max_parallelism=8) as coordinator:
+    with catalog.coordinate(JOB, max_parallelism=8, retention=holdfast.KeepLast(1)) as coordinator:
         yield coordinator
 
 

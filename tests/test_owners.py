@@ -16,7 +16,7 @@ JOB = "flights"
 
 @pytest.fixture
 def job(catalog: holdfast.Catalog):
-    with catalog.coordinate(JOB, max_parallelism=8) as coordinator:
+    with catalog.coordinate(JOB, max_parallelism=8, retention=holdfast.KeepLast(1)) as coordinator:
         yield coordinator
 
 
@@ -112,12 +112,12 @@ def test_a_damaged_and_a_missing_file_are_told_by_name(catalog, job) -> None:
 
 def test_files_outlive_checkpoints_coordinators_and_catalog_objects_until_they_are_released(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "catalog", create=True) as catalog:
-        with catalog.coordinate(JOB) as job:
+        with catalog.coordinate(JOB, retention=holdfast.KeepLast(1)) as job:
             owner = catalog.own(JOB, "wal")
             used, unused = owner.write("used", b"1"), owner.write("unused", b"2")
             refer(job, owner, used)
             refer(job, owner)
-    with holdfast.open(tmp_path / "catalog") as catalog, catalog.coordinate(JOB) as job:
+    with holdfast.open(tmp_path / "catalog") as catalog, catalog.coordinate(JOB, retention=holdfast.KeepLast(1)) as job:
         catalog.vacuum()
         catalog.scrub()
         owner = catalog.own(JOB, "wal")
@@ -159,7 +159,7 @@ def test_a_rollback_carries_what_was_released_since(catalog) -> None:
         refer(job, owner, owner.write("log", b"1"))
         refer(job, owner)
         catalog.release(JOB, "wal")
-    with catalog.coordinate(JOB, start=1) as job:
+    with catalog.coordinate(JOB, start=1, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as checkpoint:
             checkpoint.write_bytes("offsets", b"1")
         catalog.vacuum()
@@ -179,7 +179,10 @@ def test_a_savepoint_and_a_job_that_starts_from_it_have_copies_of_their_own(cata
     catalog.release(JOB, "wal")
     catalog.vacuum()
     assert names(savepoint) == ["0", "1", "2", "3", "4"]
-    with holdfast.open(tmp_path / "other", create=True) as other, other.coordinate("copy", start=savepoint.path) as copy:
+    with (
+        holdfast.open(tmp_path / "other", create=True) as other,
+        other.coordinate("copy", start=savepoint.path, retention=holdfast.KeepLast(1)) as copy,
+    ):
         latest = copy.latest()
         assert {file.scope for file in latest.manifest.files.values()} == {Scope.SHARED}
         copies = latest.owned_files("wal")
@@ -198,7 +201,7 @@ def test_a_fork_shares_files_and_cannot_release_them(catalog, job) -> None:
     owner = catalog.own(JOB, "wal")
     file = owner.write("log", b"1")
     source = refer(job, owner, file)
-    with catalog.coordinate("what-if", start=source, mode="fork") as fork:
+    with catalog.coordinate("what-if", start=source, mode="fork", retention=holdfast.KeepLast(1)) as fork:
         with fork.checkpoint() as checkpoint:
             checkpoint.write_bytes("offsets", b"1")
         refer(job, owner)

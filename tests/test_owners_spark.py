@@ -39,7 +39,7 @@ def released(spark, owner: holdfast.Owner, files: list[holdfast.OwnedFile]) -> i
 
 
 def test_tasks_write_and_release_and_the_driver_refers(spark, catalog) -> None:
-    with catalog.coordinate("flights", max_parallelism=8) as job:
+    with catalog.coordinate("flights", max_parallelism=8, retention=holdfast.KeepLast(1)) as job:
         owner = catalog.own("flights", "wal")
         old = written(spark, owner, ["a", "b", "c"])
         with job.checkpoint() as checkpoint:
@@ -59,7 +59,7 @@ def test_tasks_write_and_release_and_the_driver_refers(spark, catalog) -> None:
 @pytest.mark.slow
 def test_a_task_that_is_tried_again_leaves_a_file_that_only_storage_knows(spark, catalog, tmp_path: Path) -> None:
     """Its first try had written, and nobody heard of it. It is of an open owner, until that is released; then it is an orphan."""
-    with catalog.coordinate("flights", max_parallelism=8) as job:
+    with catalog.coordinate("flights", max_parallelism=8, retention=holdfast.KeepLast(1)) as job:
         owner = catalog.own("flights", "wal")
         marker = tmp_path / "failed"
 

@@ -62,7 +62,7 @@ def test_a_write_whose_expired_attempts_files_go_fails_the_attempt_and_not_the_a
     late = tmp_path / "late"
     catalog = Catalog(opened._storage, opened._marker, opened._transactor.ledger, RingsAtFile(file=late))  # type: ignore[arg-type]
     rows = spark.range(10, numPartitions=1)
-    with catalog.coordinate("flights", upload=upload, checkpoint_timeout_s=600) as job:
+    with catalog.coordinate("flights", upload=upload, checkpoint_timeout_s=600, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as cp:
             cp.write("planes", rows, key=["id"])
         with pytest.raises(holdfast.AttemptEndedError, match="expired: not committed within 600 s.*begin another") as raised:

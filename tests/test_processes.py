@@ -88,7 +88,7 @@ def test_a_vacuum_ends_the_readings_and_savepoints_of_dead_processes_and_deletes
                 ).fetchall()
 
         for data in (b"1", b"2"):
-            with catalog.coordinate("flights") as job, job.checkpoint() as checkpoint:
+            with catalog.coordinate("flights", retention=holdfast.KeepLast(1)) as job, job.checkpoint() as checkpoint:
                 checkpoint.write_bytes("big", data * 50_000)
             for program in (READ_AND_DIE, SAVE_AND_DIE) if data == b"1" else ():
                 done = subprocess.run([sys.executable, "-c", program, catalog.address], capture_output=True, text=True, check=False)

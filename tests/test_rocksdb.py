@@ -49,7 +49,7 @@ def test_a_store_goes_on_while_its_snapshot_is_uploaded_and_comes_back_as_it_was
 def test_an_incremental_checkpoint_writes_the_new_sorted_runs_only(catalog, tmp_path: Path) -> None:
     database = opened(tmp_path / "db")
     put_all(database, entries(0, 5000).items())
-    with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
+    with catalog.coordinate(JOB, max_parallelism=GROUPS, retention=holdfast.KeepLast(1)) as job:
         first = write(job, database)
         put_all(database, entries(100, 150, "new").items())
         second = write(job, database)

@@ -14,7 +14,7 @@ from tests.support.invariants import assert_catalog_sound, assert_clean
 
 
 def write(catalog: holdfast.Catalog, job: str = "flights", **states: bytes) -> int:
-    with catalog.coordinate(job) as coordinator:
+    with catalog.coordinate(job, retention=holdfast.KeepLast(1)) as coordinator:
         with coordinator.checkpoint({"of": sorted(states)}) as checkpoint:
             for name, data in states.items():
                 checkpoint.write_bytes(name, data)
@@ -232,7 +232,7 @@ def test_drop_refuses_a_savepoint_and_names_the_way_out(catalog: holdfast.Catalo
     told = r"is the savepoint 'mine', which is never dropped: dispose of it, catalog.dispose\('flights', 'mine'\)"
     with pytest.raises(holdfast.RefusedError, match=told):
         catalog.drop("flights", number)
-    with catalog.coordinate("flights") as job, pytest.raises(holdfast.RefusedError, match=told):
+    with catalog.coordinate("flights", retention=holdfast.KeepLast(1)) as job, pytest.raises(holdfast.RefusedError, match=told):
         job.drop(number)
     assert contents(catalog.checkpoint("flights", number)) == {"big": LARGE}
 
@@ -300,7 +300,7 @@ def test_a_job_starts_from_a_savepoint_that_was_moved_into_another_catalog(catal
     shutil.move(savepoint.path, tmp_path / "moved")
     shutil.rmtree(catalog.address)
     with holdfast.open(tmp_path / "other", create=True) as other:
-        with other.coordinate("flights", start=tmp_path / "moved") as job:
+        with other.coordinate("flights", start=tmp_path / "moved", retention=holdfast.KeepLast(1)) as job:
             shutil.rmtree(tmp_path / "moved")
             latest = job.latest()
             assert latest is not None
@@ -320,7 +320,7 @@ def test_a_job_goes_back_to_its_own_savepoint_and_shares_nothing_with_it(catalog
     write(catalog, big=LARGE)
     savepoint = catalog.savepoint("flights", "mine")
     write(catalog, big=b"worse")
-    with catalog.coordinate("flights", start=savepoint) as job:
+    with catalog.coordinate("flights", start=savepoint, retention=holdfast.KeepLast(1)) as job:
         latest = job.latest()
         assert latest is not None
         assert contents(latest) == {"big": LARGE}
@@ -441,7 +441,7 @@ def test_an_export_goes_to_no_directory_with_files_and_writes_nothing_there(cata
 def test_a_fork_copies_nothing_and_is_not_hurt_when_the_first_job_drops_what_it_forked_from(catalog: holdfast.Catalog) -> None:
     write(catalog, big=LARGE, offsets=b"1")
     files = {*Path(catalog.address).glob("jobs/*/exclusive/*")}
-    with catalog.coordinate("what-if", start=catalog.checkpoint("flights"), mode="fork") as fork:
+    with catalog.coordinate("what-if", start=catalog.checkpoint("flights"), mode="fork", retention=holdfast.KeepLast(1)) as fork:
         latest = fork.latest()
         assert latest is not None
         assert contents(latest) == {"big": LARGE, "offsets": b"1"}
@@ -464,7 +464,7 @@ def test_a_fork_copies_nothing_and_is_not_hurt_when_the_first_job_drops_what_it_
 
 def test_a_forks_origin_stays_pinned_through_an_aborted_first_checkpoint(catalog: holdfast.Catalog) -> None:
     write(catalog, big=LARGE)
-    fork = catalog.coordinate("what-if", start=catalog.checkpoint("flights"), mode="fork")
+    fork = catalog.coordinate("what-if", start=catalog.checkpoint("flights"), mode="fork", retention=holdfast.KeepLast(1))
     catalog.close()
     with pytest.raises(ZeroDivisionError), fork.checkpoint() as checkpoint:
         checkpoint.write_bytes("big", bytes(1 // 0))
@@ -553,7 +553,7 @@ def test_an_ended_job_keeps_its_checkpoints_unless_its_policy_names_the_outcome(
     catalog: holdfast.Catalog, outcome: str, kept: bool
 ) -> None:
     policy = holdfast.OnEnd(drop=frozenset({holdfast.Outcome.FINISHED}))
-    with catalog.coordinate("flights", on_end=policy) as job:
+    with catalog.coordinate("flights", on_end=policy, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as checkpoint:
             checkpoint.write_bytes("big", LARGE)
         job.savepoint("mine")
@@ -562,6 +562,6 @@ def test_an_ended_job_keeps_its_checkpoints_unless_its_policy_names_the_outcome(
     live = ask(catalog, "select is_savepoint from checkpoints where status = 'live' order by 1")
     assert live == ([(False,), (True,)] if kept else [(True,)])
     assert ask(catalog, "select head_checkpoint_id from jobs") == [(1 if kept else None,)]
-    with catalog.coordinate("flights") as job:
+    with catalog.coordinate("flights", retention=holdfast.KeepLast(1)) as job:
         assert (job.latest() is not None) == kept
     assert_catalog_sound(catalog)

@@ -21,7 +21,7 @@ def rows(df) -> list[tuple]:
 
 def write(catalog, spark, *, upload="native", max_parallelism=16):
     """A base and a change set; returns the expected rows."""
-    with catalog.coordinate("flights", max_parallelism=max_parallelism, upload=upload) as job:
+    with catalog.coordinate("flights", max_parallelism=max_parallelism, upload=upload, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as checkpoint:
             checkpoint.write("planes", spark.range(200).selectExpr("concat('N', id) AS tailnum", "id AS flights"), key=["tailnum"])
             checkpoint.write_bytes("offsets", b"1")
@@ -76,12 +76,12 @@ def test_rekeying_changes_the_number_of_key_groups_and_nothing_else(spark, catal
 
 def test_a_fork_reads_its_origin_changes_its_own_and_the_origin_may_go(spark, catalog) -> None:
     expected = write(catalog, spark)
-    with catalog.coordinate("what-if", start=catalog.checkpoint("flights"), mode="fork") as fork:
+    with catalog.coordinate("what-if", start=catalog.checkpoint("flights"), mode="fork", retention=holdfast.KeepLast(1)) as fork:
         catalog.close()
         with fork.checkpoint() as checkpoint:
             gone = spark.sql("SELECT 'new' AS tailnum")
             checkpoint.write_changes("planes", deletes=gone, key=["tailnum"])
-        with catalog.coordinate("flights") as job, job.checkpoint() as checkpoint:
+        with catalog.coordinate("flights", retention=holdfast.KeepLast(1)) as job, job.checkpoint() as checkpoint:
             checkpoint.write("planes", spark.sql("SELECT 'only' AS tailnum, 1L AS flights"), key=["tailnum"])
         catalog.vacuum()
         catalog.scrub()

@@ -70,7 +70,7 @@ def test_a_read_gives_what_checkpoint_read_gives_base_and_change_sets_and_no_row
 
 
 def test_a_frame_stays_at_the_head_that_it_was_made_of_and_its_end_is_told(session, catalog) -> None:
-    with catalog.coordinate(JOB) as job:
+    with catalog.coordinate(JOB, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as cp:
             cp.write(STATE, session.range(10), key=["id"])
         frame = read(session, catalog)
