@@ -93,6 +93,21 @@ def test_a_name_that_could_be_taken_for_another_is_refused(catalog: holdfast.Cat
         catalog.coordinate(name)
 
 
+def test_a_rollback_is_possible_where_nobody_thought_of_retention(catalog: holdfast.Catalog) -> None:
+    """Three are kept by default, as the README says."""
+    with catalog.coordinate("flights") as job:
+        for data in (b"1", b"2", b"3", b"4"):
+            with job.checkpoint() as checkpoint:
+                checkpoint.write_bytes("offsets", data)
+    with catalog.duckdb() as connection:
+        live = connection.execute("SELECT checkpoint_id FROM checkpoints WHERE status = 'live' ORDER BY seq").fetchall()
+    assert live == [(2,), (3,), (4,)]
+    with catalog.coordinate("flights", start=2) as job:
+        latest = job.latest()
+        assert latest is not None
+        assert latest.read_bytes("offsets") == b"2"
+
+
 def test_keep_last_takes_its_number_by_position(catalog: holdfast.Catalog) -> None:
     assert write(catalog, "flights", b"1", retention=holdfast.KeepLast(2)) == 1
 
