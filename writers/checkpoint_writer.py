@@ -192,7 +192,8 @@ class CheckpointWriter(AttemptContent):
 
     def _of_parent(self, state: str, what: str) -> tuple[Manifest, StateInfo]:
         """A state that the parent has and this checkpoint has not come to yet. Raises NotFoundError, RefusedError."""
-        info = self._parent.state(*self._free_key(state)) if self._parent else None
+        key = self._free_key(state)
+        info = self._parent.state(*key) if self._parent else None
         if self._parent is None or info is None:
             known = ", ".join(info.state for info in self._parent.states) if self._parent else "none, for there is no parent"
             msg = (
