@@ -6,6 +6,8 @@ A key's group is `pmod(murmur3(key columns), max_parallelism)` with Spark's hash
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import DEFAULT_MAX_PARALLELISM, MAX_PARALLELISM_LIMIT
 
+KEY_GROUP_COLUMN = "_key_group"  # of every file of rows: int32, the last column
+
 
 def default_max_parallelism(parallelism: int) -> int:
     """The number of key groups for a job that starts with this parallelism: `min(max(next power of two of 1.5 p, 128), 32768)`."""

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from holdfast.catalog.errors import UsageError
 
 SEED = 42
+_DIGITS_OF_A_LONG, _DIGITS_OF_A_DECIMAL = 18, 38  # of Spark's decimals
 
 Hashes = npt.NDArray[np.uint32]
 
@@ -115,14 +116,26 @@ def _hash_doubles(array: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _hash_decimals(array: pa.Array, seeds: Hashes) -> Hashes:
-    """Up to 18 digits as a long; more as the fewest big-endian bytes that hold the unscaled number."""
-    unscaled = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)[array.offset : array.offset + len(array)]
-    if array.type.precision <= 18:
-        return _mix_long(np.where(_valid(array), unscaled[:, 0], np.uint64(0)), seeds)
-    scale = array.type.scale
-    numbers = [None if value is None else int(value.scaleb(scale)) for value in array.to_pylist()]
-    shortest = [None if n is None else n.to_bytes((n if n >= 0 else ~n).bit_length() // 8 + 1, "big", signed=True) for n in numbers]
-    return _hash_bytes(pa.array(shortest, pa.binary()), seeds)
+    """Up to 18 digits as a long; more as the fewest big-endian bytes that hold the unscaled number (Java's `BigInteger.toByteArray`)."""
+    if not pa.types.is_decimal128(array.type):
+        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
+    words = np.frombuffer(array.buffers()[1] or b"", np.uint64).reshape(-1, 2)[array.offset : array.offset + len(array)]
+    words = np.where(_valid(array)[:, None], words, np.uint64(0))
+    if array.type.precision <= _DIGITS_OF_A_LONG:
+        return _mix_long(words[:, 0], seeds)
+    return _hash_bytes(_shortest(words), seeds)
+
+
+def _shortest(words: npt.NDArray[np.uint64]) -> pa.Array:
+    """Signed numbers of 16 little-endian bytes as the fewest big-endian bytes. Never by way of Python's decimals, which round."""
+    octets = np.ascontiguousarray(np.ascontiguousarray(words).view(np.uint8).reshape(-1, 16)[:, ::-1])
+    magnitude = octets ^ np.where(octets[:, :1] >= 128, np.uint8(255), np.uint8(0))  # zeros in front, of negative numbers too
+    first = np.where(magnitude.any(axis=1), (magnitude != 0).argmax(axis=1), 15)
+    needs_sign = magnitude[np.arange(len(magnitude)), first] >= 128  # the sign takes a bit of its own
+    lengths = 16 - first + needs_sign
+    kept = octets[np.arange(16) >= 16 - lengths[:, None]]
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return pa.Array.from_buffers(pa.large_binary(), len(words), [None, pa.py_buffer(bounds), pa.py_buffer(kept)])
 
 
 def _hash_bytes(array: pa.Array, seeds: Hashes) -> Hashes:
@@ -152,6 +165,10 @@ def _is_time(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype))
 
 
+def _is_decimal(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(dtype) and dtype.precision <= _DIGITS_OF_A_DECIMAL)
+
+
 def _is_bytes(dtype: pa.DataType) -> bool:
     return dtype in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
@@ -162,7 +179,7 @@ _HASHERS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Hash
     (_is_time, _hash_times),
     (pa.types.is_float32, _hash_floats),
     (pa.types.is_float64, _hash_doubles),
-    (pa.types.is_decimal128, _hash_decimals),
+    (_is_decimal, _hash_decimals),
     (_is_bytes, _hash_bytes),
 )
 

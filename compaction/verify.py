@@ -1,9 +1,12 @@
 """Verify: every file of every live checkpoint, read back and compared with the size and digest that were committed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import pyarrow as pa
+
+from holdfast.catalog.file_checks import RowsOf, problem_in
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import StoredFile
 
@@ -51,15 +54,16 @@ def run_verify(
     progress: Progress | None = None,
     *,
     live_files: LiveFiles | None = None,
+    rows: Mapping[str, RowsOf] | None = None,
 ) -> VerifyReport:
-    """Read each file once, in parallel; damage is collected, never raised.
+    """Read each file, in parallel; damage is collected, never raised. Of files with `rows`, by path, these are looked at as well.
 
     Nothing is pinned: a file may be dropped and deleted while this runs. So after a finding `live_files` is asked again, and only what
     is live even now counts. What is live at both ends was never free to go in between (I2). None: the caller has the files pinned.
     """
     damages: list[Damage] = []
     with ThreadPoolExecutor(THREADS) as pool:
-        for done, damage in enumerate(pool.map(lambda file: check_file(file, storage), files), 1):
+        for done, damage in enumerate(pool.map(lambda file: check_file(file, storage, (rows or {}).get(file.path)), files), 1):
             if damage is not None:
                 damages.append(damage)
             if progress is not None:
@@ -70,8 +74,8 @@ def run_verify(
     return VerifyReport(checkpoints=checkpoints, files=len(files), size_bytes=sum(f.size_bytes for f in files), damages=tuple(damages))
 
 
-def check_file(file: StoredFile, storage: Storage) -> Damage | None:
-    """What is wrong with one file, if anything."""
+def check_file(file: StoredFile, storage: Storage, rows: RowsOf | None = None) -> Damage | None:
+    """What is wrong with one file, if anything: with its bytes, or with the rows that they were from the beginning."""
     try:
         found = storage.digest(file.path)
     except FileNotFoundError:
@@ -82,4 +86,14 @@ def check_file(file: StoredFile, storage: Storage) -> Damage | None:
         return Damage(path=file.path, what=f"{found.size_bytes} bytes, committed {file.size_bytes}")
     if found.sha256 != file.sha256:
         return Damage(path=file.path, what=f"sha256 {found.sha256}, committed {file.sha256}")
-    return None
+    return None if rows is None else _check_rows(file, storage, rows)
+
+
+def _check_rows(file: StoredFile, storage: Storage, rows: RowsOf) -> Damage | None:
+    try:
+        problem = problem_in(storage, file.path, rows)
+    except FileNotFoundError:  # it went since it was digested
+        return Damage(path=file.path, what="missing")
+    except (pa.ArrowException, KeyError, OSError) as error:
+        problem = f"{rows.what} cannot be read from it, although its digest is right: {error}"
+    return None if problem is None else Damage(path=file.path, what=problem)

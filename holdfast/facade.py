@@ -12,6 +12,7 @@ from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError, NotFoundError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
+from holdfast.catalog.file_checks import files_of_rows
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
 from holdfast.catalog.processes import this_process
@@ -41,6 +42,7 @@ from holdfast.writers.leases import Lease
 from holdfast.writers.owners import Owner, own, release
 from holdfast.writers.patience import Patience
 from holdfast.writers.pins import Pins
+from holdfast.writers.read_groups import rows_of_live
 from holdfast.writers.registration import register_job, require_policies
 from holdfast.writers.restore import Checkpoint, kept_by, numbered, open_committed, ref_of
 from holdfast.writers.savepoint_files import spark_reader
@@ -350,7 +352,8 @@ class Catalog:
 
     def verify(self, *, progress: Progress | None = None) -> VerifyReport:
         """Read every file of the ledger, then every file of every live checkpoint and savepoint, those outside the catalog too, and compare
-        it with the digest that was committed.
+        it with the digest that was committed. Of files of DataFrames, every row's key group is compared with its key's, and the calendar
+        of dates is looked at.
 
         Where the ledger is damaged so far that it cannot say which files those are, the report has its damage alone.
         """
@@ -377,7 +380,8 @@ class Catalog:
 
     def _verify_checkpoints(self, progress: Progress | None) -> VerifyReport:
         live = self._transactor.look(lambda state: [row.fact for job in state.jobs.values() for row in job.live.values()])
-        report = run_verify(len(live), self._queries.live_files(), self._storage, progress, live_files=self._queries.live_files)
+        rows = rows_of_live(self._storage, live)
+        report = run_verify(len(live), self._queries.live_files(), self._storage, progress, live_files=self._queries.live_files, rows=rows)
         for fact in live:
             if fact.is_savepoint and paths.is_address(fact.path):
                 report = report.with_more(self._verify_outside(fact))
@@ -389,7 +393,7 @@ class Catalog:
             savepoint = open_committed(self._storage, fact)
         except DamagedFileError as error:
             return VerifyReport(checkpoints=0, files=1, size_bytes=0, damages=(Damage(path=fact.path, what=str(error)),))
-        found = run_verify(0, [*savepoint.manifest.files.values()], savepoint.storage)
+        found = run_verify(0, [*savepoint.manifest.files.values()], savepoint.storage, rows=files_of_rows(savepoint.manifest))
         return replace(found, damages=tuple(replace(d, path=f"{savepoint.storage.address}/{d.path}") for d in found.damages))
 
     # ---- analysts ---------------------------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.catalog.file_checks import may_be_misplaced
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.read_checks import require_digests_here, require_footers
+from holdfast.writers.read_groups import is_by_groups, require_calendar, require_right_groups_here
 from holdfast.writers.read_plan import FileRow, ReadPlan, Scan, free_name, plan_reading, require_readable
 from holdfast.writers.task_limits import limits_of_this_task
 from holdfast.writers.upload import KEY_GROUP_COLUMN
@@ -44,14 +46,18 @@ def read_duckdb(
     takes what falls to the task.
 
     Its files were checked before it returns: by their digests, or with `verify=False` by sizes and footers.
-    Raises as `spark_read.read_state`.
+    Raises as `spark_read.read_state`; RefusedError also for dates that a session wrote in the old calendar.
     """
     from holdfast.catalog.duckdb_engine import offline_connection
 
     require_readable(info, chunks, files, max_parallelism)
     plan = plan_reading(chunks, files, max_parallelism)
     check = require_digests_here if verify else require_footers
-    check(storage, plan.parts, {path: size_bytes for path, size_bytes, _ in files.values()})
+    sizes = {path: size_bytes for path, size_bytes, _ in files.values()}
+    check(storage, plan.parts, sizes)
+    require_calendar(storage, info, plan, max_parallelism)
+    if may_be_misplaced(info) and is_by_groups(plan):
+        require_right_groups_here(storage, info, plan, sizes, max_parallelism)
     limits = limits_of_this_task()
     return offline_connection(threads=limits.threads, memory_bytes=limits.memory_bytes).sql(state_sql(storage.address, info, plan))
 

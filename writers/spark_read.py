@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from holdfast.catalog.file_checks import may_be_misplaced
 from holdfast.catalog.key_groups import groups_of, require_groups, require_parallelism
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.failures import explaining
 from holdfast.writers.read_checks import require_digests, require_footers
+from holdfast.writers.read_groups import is_by_groups, require_right_groups
 from holdfast.writers.read_plan import (
     FileRow,
     ReadPlan,
@@ -71,7 +73,7 @@ def read_state(
 
     Raises:
         DamagedFileError: a file is missing or is not what was committed; names it, with what was expected and found.
-        CorruptionError: the chunks are not the whole state.
+        CorruptionError: the chunks are not the whole state; or a part is asked for, and rows lie in groups that are not their keys'.
         RefusedError: a part of a state without key columns is asked for.
         UsageError: there are no such key groups, or more subtasks than key groups.
         FormatError: the state needs a newer Holdfast.
@@ -92,6 +94,9 @@ def read_state(
             require_digests(spark, storage, plan.parts, sizes)
     else:
         require_footers(storage, plan.parts, sizes)
+    if may_be_misplaced(info) and (key_groups is not None or parallelism is not None or is_by_groups(plan)):
+        # All of the state: a row that is missing here lies in a file that this reading passes over.
+        require_right_groups(spark, storage, info, plan_reading(chunks, files, max_parallelism), sizes, max_parallelism)
     reader = _Reader(spark, storage, info)
     if parallelism is None:
         return reader.rows(plan)

@@ -18,6 +18,7 @@ from holdfast.catalog import lifecycle
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import open_transactor
 from holdfast.catalog.errors import DamagedFileError, UsageError
+from holdfast.catalog.file_checks import may_be_misplaced
 from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
@@ -25,6 +26,7 @@ from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.duckdb_read import state_sql
 from holdfast.writers.read_checks import require_digests_here
+from holdfast.writers.read_groups import is_by_groups, require_calendar, require_right_groups_here
 from holdfast.writers.read_plan import FileRow, ReadPlan, file_rows, plan_reading, require_readable
 from holdfast.writers.restore import drops_are_told, kept_by, open_committed, ref_of
 from holdfast.writers.spark_read import state_schema
@@ -160,7 +162,11 @@ class SourceReader(DataSourceReader):
         from holdfast.catalog.duckdb_engine import offline_connection
 
         found = self._found
-        require_digests_here(found.storage, plan.parts, {path: size_bytes for path, size_bytes, _ in found.files.values()})
+        sizes = {path: size_bytes for path, size_bytes, _ in found.files.values()}
+        require_digests_here(found.storage, plan.parts, sizes)
+        require_calendar(found.storage, found.info, plan, found.max_parallelism)
+        if may_be_misplaced(found.info) and is_by_groups(plan):
+            require_right_groups_here(found.storage, found.info, plan, sizes, found.max_parallelism)
         target = to_arrow_schema(self._schema, timezone="UTC")
         limits = limits_of_this_task()
         try:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,7 +29,7 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory, new_directory
 from holdfast.writers.read_checks import require_digests_here
-from holdfast.writers.read_plan import FileRow, file_rows, plan_reading, require_readable
+from holdfast.writers.read_plan import FileRow, Scan, file_rows, plan_reading, require_readable
 from holdfast.writers.upload import KEY_GROUP_COLUMN
 from holdfast.writers.working_directory import WorkingDirectory
 
@@ -90,22 +91,21 @@ class StoreReader:
         plan = plan_reading(self.chunks, self.files, self.max_parallelism, groups)
         with new_directory(to, self.environment) as draft:
             require_digests_here(self.storage, plan.parts, {path: size_bytes for path, size_bytes, _ in self.files.values()})
-            paths = [path for scan in plan.base for path in scan.paths]
             draft.rmdir()  # stores make their directories themselves
-            self.adapter.build(str(draft), self._entries(paths, groups))
+            self.adapter.build(str(draft), self._entries(plan.base, groups))
             files = [path for path in draft.rglob("*") if path.is_file()]
         return RestoredDirectory(files=len(files), remote_bytes=plan.size_bytes)
 
-    def _entries(self, paths: Iterable[str], groups: range) -> Iterator[tuple[bytes, bytes]]:
+    def _entries(self, scans: Iterable[Scan], groups: range) -> Iterator[tuple[bytes, bytes]]:
+        """Of each scan the rows of the groups that no higher layer hides."""
         import pyarrow.dataset as ds
 
-        places = [f"{self.storage.address}/{path}" for path in paths]
-        if not places:
-            return
-        group = ds.field(KEY_GROUP_COLUMN)
-        wanted = (group >= groups.start) & (group < groups.stop)
-        for batch in ds.dataset(places, format="parquet").to_batches(columns=[KEY, VALUE], filter=wanted):
-            yield from zip(batch.column(KEY).to_pylist(), batch.column(VALUE).to_pylist(), strict=True)
+        for scan in scans:
+            places = [f"{self.storage.address}/{path}" for path in scan.paths]
+            found = np.concatenate([np.arange(each.start, each.stop) for each in (scan.groups or [groups])])
+            wanted = pc.field(KEY_GROUP_COLUMN).isin(pa.array(found, pa.int32()))
+            for batch in ds.dataset(places, format="parquet").to_batches(columns=[KEY, VALUE], filter=wanted):
+                yield from zip(batch.column(KEY).to_pylist(), batch.column(VALUE).to_pylist(), strict=True)
 
 
 def store_reader(manifest: Manifest, info: StateInfo, storage: Storage, environment: Environment, adapter: StoreAdapter) -> StoreReader:

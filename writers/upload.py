@@ -6,6 +6,7 @@ Every file is digested and durable before the ack that names it exists; complete
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import AttemptToken, CheckpointMetaData, JobId, Role
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
     from holdfast.catalog.types import Ack
 
-KEY_GROUP_COLUMN = "_key_group"
+__all__ = ["KEY_GROUP_COLUMN", "SAVEPOINT_ROW_GROUP_BYTES", "UploadContext", "Vehicle"]
+
 SAVEPOINT_ROW_GROUP_BYTES = 4 * 1024 * 1024  # in memory: a savepoint is read by key group, and a row group is the least that is read
 
 
