@@ -90,6 +90,14 @@ class Conf(dict):
     unset = dict.__delitem__
 
 
+class Stubborn(Conf):
+    """One of its settings stays as it is."""
+
+    def set(self, name, value):
+        if name != "locked":
+            self[name] = value
+
+
 class Session:
     def __init__(self, **values):
         self.conf = Conf(values)
@@ -108,15 +116,19 @@ class TestNative(VehicleContract):
             (ack,) = vehicle.write(spark.sql("SELECT 1 AS id, now() AS at"), context_for(storage))
         assert pq.ParquetFile(storage.root / ack.files[0].path).schema.column(1).physical_type == "INT64"
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            ("spark.sql.sources.commitProtocolClass", "org.apache.spark.internal.io.HadoopMapReduceCommitProtocol"),
-            ("spark.sql.parquet.output.committer.class", "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter"),
-            ("spark.sql.sources.outputCommitterClass", "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter"),
-        ],
-    )
-    def test_an_unknown_way_to_commit_files_is_refused_by_name(self, spark, vehicle, storage, name, value):
+    def test_spark_commits_in_its_stock_way_whatever_the_session_says(self, spark, vehicle, storage):
+        """With spark-hadoop-cloud on the classpath Spark 4.1 sets these by itself, to what users never chose."""
+        others = {  # of those the class path has
+            "spark.sql.sources.commitProtocolClass": "org.apache.spark.internal.io.HadoopMapReduceCommitProtocol",
+            "spark.sql.parquet.output.committer.class": "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter",
+        }
+        with session_settings(spark, others):
+            acks = vehicle.write(spark.range(5), context_for(storage))
+            assert {name: spark.conf.get(name) for name in others} == others
+        assert sum(ack.metrics.rows for ack in acks) == 5
+
+    def test_a_committer_that_a_user_chose_is_refused_by_name(self, spark, vehicle, storage):
+        name, value = "spark.sql.sources.outputCommitterClass", "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter"
         with session_settings(spark, {name: value}), pytest.raises(UnsafeSettingsError, match=f"{name} is {value}"):
             vehicle.write(spark.range(5), context_for(storage))
         assert not [*storage.list("")]
@@ -206,3 +218,14 @@ def test_overlapping_blocks_give_the_users_settings_back_at_the_end():
             pass
         assert session.conf == {"kept": "1", "new": "2"}
     assert session.conf == {"kept": "own"}
+
+
+def test_a_setting_that_cannot_be_borrowed_is_named_and_the_others_come_back():
+    session = Session()
+    session.conf = Stubborn(free="own", locked="magic")
+    with pytest.raises(UnsafeSettingsError, match="locked is magic, the action needs stock, and the session does not let it be set"):
+        with settings(session, {"free": "1", "locked": "stock"}):
+            raise AssertionError("the block ran")
+    assert session.conf == {"free": "own", "locked": "magic"}
+    with settings(session, {"locked": "magic"}):
+        pass

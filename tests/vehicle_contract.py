@@ -242,6 +242,8 @@ class VehicleContract:
         ("query", "key", "said"),
         [
             ("SELECT 1 AS id, 2 AS _key_group", ["id"], "'_key_group' is Holdfast's own"),
+            ("SELECT 1 AS id, 2 AS ``", ["id"], "a column has no name"),
+            ("SELECT 1 AS id, struct(2 AS ``) AS s", ["id"], "column 's.' has a field without a name"),
             ("SELECT 1 AS id, 2 AS _Key_Group", ["id"], "'_Key_Group' is Holdfast's own"),
             ("SELECT 1 AS id, 2 AS _tmp_metadata_row_index", ["id"], "'_tmp_metadata_row_index' is Spark's own"),
             ("SELECT 1 AS id", ["ID", "other"], "no key column 'ID' among 'id'.*no key column 'other'"),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.errors import UsageError
 from holdfast.writers.spark_files import COUNTED_ROWS
@@ -18,6 +18,9 @@ SUPPORTED_TYPES = frozenset(
     {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "date"}
     | {"timestamp", "timestamp_ntz", "daytimeinterval"}
 )
+
+# Names that begin with two underscores are Spark's own as well (char(n) and varchar(n), columns of _metadata).
+SPARK_NOTES = frozenset({"parquet.field.id", "CURRENT_DEFAULT", "EXISTS_DEFAULT", "GENERATION_EXPRESSION", "generationExpression"})
 
 BINARY_COLLATION = "UTF8_BINARY"
 ROW_INDEX = "_tmp_metadata_row_index"  # of a file's rows: Spark's Parquet reader without vectors fills a column of this name
@@ -100,8 +103,26 @@ def widened(schema: str, df: "DataFrame") -> str:
 
     fields = _parsed(schema).fields
     known = {field.name for field in fields}
-    added = [StructField(field.name, field.dataType, True, field.metadata) for field in df.schema.fields if field.name not in known]
+    plain = StructType.fromJson(without_spark_notes(df.schema.jsonValue()))
+    added = [StructField(field.name, field.dataType, True, field.metadata) for field in plain.fields if field.name not in known]
     return StructType([*fields, *added]).json() if added else schema
+
+
+def without_spark_notes(schema: Any) -> Any:
+    """Spark's JSON of a schema, as lists and dicts, without what Spark itself notes of columns, and its reader would act upon.
+
+    Fields are found by name: the ids of Parquet's fields need not be in a file. A default of a table's column would be put into rows
+    that were written before there was the column, where every other reader finds null; texts of char(n) would be padded.
+    """
+    if isinstance(schema, list):
+        return [without_spark_notes(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: without_spark_notes(value) for name, value in schema.items() if name != "metadata"}
+    if "metadata" in schema:
+        notes = schema["metadata"] or {}
+        found["metadata"] = {name: note for name, note in notes.items() if name not in SPARK_NOTES and not name.startswith("__")}
+    return found
 
 
 def column_names(schema: str) -> list[str]:
@@ -169,6 +190,12 @@ def _struct_problems(name: str, struct: "StructType") -> Iterator[str]:
     seen = set()
     for field in struct.fields:
         inner = f"{name}.{field.name}" if name else field.name
+        if not field.name:
+            yield (
+                f"column {inner!r} has a field without a name, to which other readers than Spark's give one: rename it"
+                if name
+                else ("a column has no name, and other readers than Spark's give it one: rename it")
+            )
         if field.name.lower() in seen:
             yield f"column {inner!r} is there twice (case does not tell columns apart)"
         seen.add(field.name.lower())

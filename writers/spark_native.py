@@ -11,7 +11,7 @@ from holdfast.catalog.types import Ack
 from holdfast.writers.spark_files import acks_for, milliseconds, require_all_rows, seal
 from holdfast.writers.spark_frame import counted, keyed
 from holdfast.writers.spark_key_groups import arranged
-from holdfast.writers.spark_session import require_safe, settings, spark_url
+from holdfast.writers.spark_session import STOCK_COMMIT, refuse_own_committer, settings, spark_url
 from holdfast.writers.spark_sorting import timed_sort_of_savepoint
 from holdfast.writers.upload import SAVEPOINT_ROW_GROUP_BYTES, UploadContext
 
@@ -28,8 +28,16 @@ WRITE_OPTIONS = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-# Spark's default, INT96, wraps around in readers that count nanoseconds and has no statistics. Only the session can say so.
-WRITE_SETTINGS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+# Of these only the session can say so. Other readers than Spark's must find the same values, so that a file says all that it means.
+WRITE_SETTINGS = {
+    # Spark's default, INT96, wraps around in readers that count nanoseconds and has no statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Old dates in the old calendar are told by a note in the footer, which no other reader knows; EXCEPTION would refuse them.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    # Lists and decimals as Spark 1 and Hive wrote them.
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +51,12 @@ class NativeVehicle:
 
         Raises:
             UsageError: the DataFrame cannot be a state.
-            UnsafeSettingsError: the session commits files in another way than Spark's stock one, or its hosts do not share the file system.
+            UnsafeSettingsError: the session cannot be made to commit files in Spark's stock way, or its hosts do not share the file system.
             AlreadyExistsError: the write call's directory is there already.
             CorruptionError: the files are not the whole of what Spark wrote.
         """
         frame, observation = counted(arranged(keyed(df, context), context))
-        require_safe(df.sparkSession)
+        refuse_own_committer(df.sparkSession)
         directory = _directory(context)
         started = self.environment.monotonic_s()
         with timed_sort_of_savepoint(df.sparkSession, context, self.environment) as sort:
@@ -72,7 +80,7 @@ def _write_parquet(frame: "DataFrame", context: UploadContext, directory: str) -
     if context.metadata.is_savepoint:
         writer = writer.option("parquet.block.size", SAVEPOINT_ROW_GROUP_BYTES)
     try:
-        with settings(frame.sparkSession, WRITE_SETTINGS):
+        with settings(frame.sparkSession, {**WRITE_SETTINGS, **STOCK_COMMIT}):
             writer.parquet(spark_url(context.storage, directory))
     except AnalysisException as error:
         if error.getCondition() != "PATH_ALREADY_EXISTS":

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.catalog.file_checks import may_be_misplaced
 from holdfast.catalog.key_groups import groups_of, require_groups, require_parallelism
@@ -25,6 +25,7 @@ from holdfast.writers.read_plan import (
     require_readable,
     together,
 )
+from holdfast.writers.spark_frame import without_spark_notes
 from holdfast.writers.spark_key_groups import by_subtask
 from holdfast.writers.spark_merge import Layered, merged, rank_of
 from holdfast.writers.spark_session import spark_pattern
@@ -44,7 +45,6 @@ READ_OPTIONS = {
 }
 # The reader that tells the file of a row, whichever `spark.sql.sources.useV1SourceList` would have "parquet" be.
 PARQUET_V1 = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
-FIELD_ID = "parquet.field.id"
 
 # With a scan for each subtask, bytes of row groups that several subtasks want are read again for each: up to this share, that is less
 # work than a shuffle of all rows.
@@ -193,11 +193,11 @@ def _with_rank(frame: "DataFrame", rank: str, scans: Sequence[Scan]) -> "DataFra
 
 
 def state_schema(info: StateInfo) -> "StructType":
-    """The columns of a state of rows, as they were written; without field ids."""
+    """The columns of a state of rows, as they were written; without what Spark's reader would take as an order (`without_spark_notes`)."""
     from pyspark.sql.types import StructType
 
     assert info.schema is not None
-    return StructType.fromJson(_without_field_ids(json.loads(info.schema)))
+    return StructType.fromJson(without_spark_notes(json.loads(info.schema)))
 
 
 def _within(groups: Sequence[range]) -> str:
@@ -205,12 +205,3 @@ def _within(groups: Sequence[range]) -> str:
     if len(groups) <= FEW_RANGES:
         return " OR ".join(f"{KEY_GROUP_COLUMN} BETWEEN {group.start} AND {group.stop - 1}" for group in groups) or "false"
     return f"{KEY_GROUP_COLUMN} IN ({', '.join(str(group) for each in groups for group in each)})"
-
-
-def _without_field_ids(schema: Any) -> Any:
-    """Columns are found by name: a session may ask for Parquet's field ids first, which the file need not have."""
-    if isinstance(schema, list):
-        return [_without_field_ids(item) for item in schema]
-    if isinstance(schema, dict):
-        return {name: _without_field_ids(value) for name, value in schema.items() if name != FIELD_ID}
-    return schema

@@ -6,7 +6,7 @@ Nothing here needs `sparkContext`, which Spark Connect does not have.
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.catalog.errors import UnsafeSettingsError
@@ -15,31 +15,27 @@ from holdfast.catalog.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A write's own options are ignored for these: they are the session's. Any other committer moves files in ways that were never tried here.
-SAFE_SETTINGS: Mapping[str, str | None] = {
+# A write's own options are ignored for these: they are the session's. Any other way moves files as was never tried here. They are
+# borrowed and not demanded: with spark-hadoop-cloud on the classpath, Spark 4.1 and later switch the magic committer on by themselves.
+STOCK_COMMIT: Mapping[str, str] = {
     "spark.sql.sources.commitProtocolClass": "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
     "spark.sql.parquet.output.committer.class": "org.apache.parquet.hadoop.ParquetOutputCommitter",
-    "spark.sql.sources.outputCommitterClass": None,
 }
+OWN_COMMITTER = "spark.sql.sources.outputCommitterClass"  # which nothing sets but a user
 
 _lock = threading.Lock()
 _borrowed: dict[tuple[int, str], tuple[int, str | None]] = {}  # (session, setting) -> (actions that need it, the user's value)
 
 
-def require_safe(spark: "SparkSession") -> None:
-    """Pass only sessions that commit the files of a write with Spark's stock protocol and committer.
-
-    Raises:
-        UnsafeSettingsError: another one is set; under it, a failed or repeated task could lose or double rows.
-    """
-    for name, stock in SAFE_SETTINGS.items():
-        value = spark.conf.get(name, None)
-        if value not in (stock, None):
-            msg = (
-                f"{name} is {value}, and the native vehicle is proven only with "
-                f"{stock or 'none'}: unset it in the session, or write with the streamed vehicle"
-            )
-            raise UnsafeSettingsError(msg)
+def refuse_own_committer(spark: "SparkSession") -> None:
+    """Raises UnsafeSettingsError where a user has set a committer: under it, a failed or repeated task could lose or double rows."""
+    value = spark.conf.get(OWN_COMMITTER, None)
+    if value is not None:
+        msg = (
+            f"{OWN_COMMITTER} is {value}, and the native vehicle is proven only with none: unset it in the session, or write with the "
+            "streamed vehicle"
+        )
+        raise UnsafeSettingsError(msg)
 
 
 @contextmanager
@@ -47,14 +43,13 @@ def settings(spark: "SparkSession", values: Mapping[str, str]) -> Iterator[None]
     """Hold settings of the session at these values during the block; the user's come back when the last block that needs one ends.
 
     Blocks of several threads may overlap: each setting has one value wherever the vehicles ask for it.
+    Raises UnsafeSettingsError, before the block, if the session does not let one be set.
     """
-    for name, value in values.items():
-        _borrow(spark, name, value)
-    try:
+    with ExitStack() as borrowed:
+        for name, value in values.items():
+            _borrow(spark, name, value)
+            borrowed.callback(_give_back, spark, name)
         yield
-    finally:
-        for name in values:
-            _give_back(spark, name)
 
 
 def _borrow(spark: "SparkSession", name: str, value: str) -> None:
@@ -62,8 +57,26 @@ def _borrow(spark: "SparkSession", name: str, value: str) -> None:
         users, own = _borrowed.get((id(spark), name), (0, None))
         if users == 0:
             own = spark.conf.get(name, None)
-            spark.conf.set(name, value)
+            _set(spark, name, value, own)
         _borrowed[id(spark), name] = (users + 1, own)
+
+
+def _set(spark: "SparkSession", name: str, value: str, own: str | None) -> None:
+    from pyspark.errors import PySparkException
+
+    if own == value:
+        return
+    why = "it stays as it was"
+    try:
+        spark.conf.set(name, value)
+    except PySparkException as error:
+        why = str(error)
+    if spark.conf.get(name, None) != value:
+        msg = (
+            f"{name} is {own}, the action needs {value}, and the session does not let it be set ({why}): set it where the session is "
+            "built, or write with the streamed vehicle"
+        )
+        raise UnsafeSettingsError(msg)
 
 
 def _give_back(spark: "SparkSession", name: str) -> None:
@@ -73,7 +86,7 @@ def _give_back(spark: "SparkSession", name: str) -> None:
             _borrowed[id(spark), name] = (users - 1, own)
         elif own is None:
             spark.conf.unset(name)
-        else:
+        elif spark.conf.get(name, None) != own:
             spark.conf.set(name, own)
 
 

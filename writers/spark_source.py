@@ -172,11 +172,21 @@ class SourceReader(DataSourceReader):
         try:
             with offline_connection(threads=limits.threads, memory_bytes=limits.memory_bytes) as connection:
                 rows = connection.sql(state_sql(found.storage.address, found.info, plan))
-                for batch in rows.fetch_record_batch(BATCH_ROWS):
-                    yield batch.select(target.names).cast(target)
+                for batch in rows.to_arrow_reader(BATCH_ROWS):
+                    yield _completed(batch, target)
         except duckdb.IOException as error:
             msg = f"a file of {found.what} cannot be read any more: {error}"
             raise DamagedFileError(msg) from error
+
+
+def _completed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """The columns of the state. One that a change set brought is null in rows of older files, and of them alone there is no such column."""
+    there = {*batch.schema.names}
+    columns = [
+        batch.column(name).cast(kind) if name in there else pa.nulls(len(batch), kind)
+        for name, kind in zip(target.names, target.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 def plans_for(found: FoundState) -> list[ReadPlan]:
