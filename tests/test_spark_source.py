@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 import holdfast
 from holdfast.catalog.errors import AttemptEndedError
@@ -236,3 +236,36 @@ def test_a_commit_without_all_partitions_or_rows_is_refused(session, catalog) ->
             writer.commit(given)
     writer.commit(messages)
     assert read(session, catalog).count() == 4
+
+
+# ---- before it begins ---------------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_only_spark_hashes_is_refused_before_the_job_is_started(catalog) -> None:
+    """Seen: the coordinator was fenced, and then the tasks failed."""
+    array = StructField("k", ArrayType(LongType()))
+    with catalog.coordinate(JOB) as job:
+        for kind in (array.dataType, StructType([StructField("a", LongType()), array])):
+            with pytest.raises(holdfast.UsageError, match="key column 'k' has the type .*array.*, whose key groups Spark alone computes"):
+                open_write(catalog.address, JOB, STATE, ["k"], StructType([StructField("k", kind)]))
+        with job.checkpoint() as cp:  # nobody was fenced
+            cp.write_bytes("offsets", b"1")
+    open_write(catalog.address, JOB, STATE, [], StructType([array]))
+
+
+def test_a_job_whose_head_its_claimer_has_dropped_is_not_begun_anew(catalog) -> None:
+    """Seen: all other states, and the progress, were gone from the new head without a word."""
+    with catalog.coordinate(JOB) as job, job.checkpoint({"day": 1}) as cp:
+        cp.write_bytes("other", b"1")
+    with catalog.coordinate("claimer", start=catalog.checkpoint(JOB).path, mode="claim") as job:
+        catalog.close()
+        for _ in range(2):
+            with job.checkpoint() as cp:
+                cp.write_bytes("other", b"2")
+    with pytest.raises(
+        holdfast.RefusedError, match="'flights' was claimed by job 'claimer', whose .*coordinate 'flights' with start='nothing'"
+    ):
+        open_write(catalog.address, JOB, STATE, ["id"], StructType([StructField("id", LongType())]))
+    assert "open" not in [
+        status for (status,) in catalog.duckdb().execute("SELECT status FROM attempts WHERE purpose = 'checkpoint'").fetchall()
+    ]

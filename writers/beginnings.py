@@ -95,24 +95,24 @@ def _own(start: Start, name: str) -> Find:
         if start == "nothing":
             return None
         job = state.job_named(name)
-        return _head(state, job) if start == "head" else Ref(job.job_id, CheckpointId(int(start)))  # type: ignore[arg-type]
+        return head_to_go_on_from(state, job) if start == "head" else Ref(job.job_id, CheckpointId(int(start)))  # type: ignore[arg-type]
 
     return find
 
 
-def _head(state: CatalogState, job: JobState) -> Ref | None:
+def head_to_go_on_from(state: CatalogState, job: JobState) -> Ref | None:
     """What the job goes on from. Raises RefusedError if that was dropped behind its back: nothing is begun anew without a word."""
-    ways = "start='nothing' to begin anew, or start from a live checkpoint or a savepoint"
+    ways = f"coordinate {job.name!r} with start='nothing' to begin anew, or start from a live checkpoint or a savepoint"
     if job.begin is None and job.claimed_by is not None:
         msg = (
             f"job {job.name!r} was claimed by job {state.job(job.claimed_by).name!r}, whose retention has dropped its head: "
-            f"coordinate that one, or give {ways}"
+            f"coordinate that one, or {ways}"
         )
         raise RefusedError(msg)
     if job.begin is not None and not state.checkpoint(job.begin).live:
         msg = (
             f"job {job.name!r} was to go on from checkpoint {job.begin.checkpoint_id} of job {state.job(job.begin.job_id).name!r}, which "
-            f"was dropped before this job had committed one of its own: give {ways}"
+            f"was dropped before this job had committed one of its own: {ways}"
         )
         raise RefusedError(msg)
     return job.begin

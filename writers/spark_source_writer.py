@@ -11,21 +11,23 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.catalog import job_rules, lifecycle
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import open_transactor
-from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError
+from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError, UsageError
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.lifecycle import Transaction
-from holdfast.catalog.murmur3 import key_group_of
+from holdfast.catalog.murmur3 import hash_columns, key_group_of
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Ack, AttemptToken, JobId, KeepAll, Status, StoredFile
 from holdfast.writers.attempt_content import require_state_name
+from holdfast.writers.beginnings import head_to_go_on_from
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.increments import Written, in_full
 from holdfast.writers.manifest_file import load_committed
@@ -48,10 +50,12 @@ class Uploaded(WriterCommitMessage):
 def open_write(path: str, job: str, state: str, key: Sequence[str], schema: StructType) -> "SourceWriter":
     """Start an epoch of the job, registered if it is new, and open its next attempt on its head.
 
-    Raises UsageError, before that, if the rows cannot be a state of this name. Whatever else is raised leaves no open attempt.
+    Raises UsageError, before that, if the rows cannot be a state of this name, and RefusedError if the job's head was dropped behind its
+    back. Whatever else is raised leaves no open attempt.
     """
     require_state_name(state)
     check_schema(schema, state, key)
+    _require_hashes(schema, state, key)
     storage, environment = open_storage(path), SystemEnvironment()
     transactor = open_transactor(storage, environment)
     job_id = register_job(transactor, environment, job, None)
@@ -68,8 +72,22 @@ def open_write(path: str, job: str, state: str, key: Sequence[str], schema: Stru
         raise
 
 
+def _require_hashes(schema: StructType, state: str, key: Sequence[str]) -> None:
+    """Raises UsageError for a key whose groups the tasks could not tell: they have no JVM."""
+    types = to_arrow_schema(schema, timezone="UTC")
+    for name in key:
+        try:
+            hash_columns([pa.array([], types.field(name).type)])
+        except UsageError as error:
+            msg = (
+                f"state {state!r}: key column {name!r} has the type {schema[name].dataType.simpleString()}, whose key groups Spark alone "
+                "computes: cast it, to a string say, or write by checkpoint.write in the job's program; nothing was started"
+            )
+            raise UsageError(msg) from error
+
+
 def _start(state: CatalogState, job_id: JobId, token: AttemptToken) -> Transaction:
-    started = job_rules.start(state, job_id, state.job(job_id).begin, first=token)
+    started = job_rules.start(state, job_id, head_to_go_on_from(state, state.job(job_id)), first=token)
     return Transaction(started.facts, started.keys, next(fact for fact in started.facts if isinstance(fact, AttemptOpened)))
 
 
