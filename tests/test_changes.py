@@ -82,9 +82,11 @@ def test_upserts_replace_and_add_and_deletes_take_away(spark, each_job):
 
 
 def test_later_change_sets_win(spark, job):
+    """By the state's key, which need not be given again."""
     full(job, base(spark))
-    change(job, frame(spark, [(1, "first", 1.0), (2, "first", 1.0)]))
-    change(job, deletes=frame(spark, [(1,)], "id int"))
+    change(job, frame(spark, [(1, "first", 1.0), (2, "first", 1.0)]), key=())
+    with job.checkpoint() as checkpoint:
+        checkpoint.write_changes(STATE, deletes=frame(spark, [(1,)], "id int"))
     change(job, frame(spark, [(1, "second", 2.0)]), frame(spark, [(2,)], "id int"))
     found = read(spark, job)
     assert found[1] == ("second", 2.0)
@@ -298,8 +300,8 @@ def test_keys_that_spark_takes_for_equal_are_the_same_key(spark, job, key):
         (None, "select 1 AS other", "id", "deletes: there is no column 'id'"),
         (None, "select 1L AS id", "id", "deletes: column 'id' has the type bigint, and in the state int"),
         (None, "select 1 AS id", "text", "the key is given as 'text', and that of the state is 'id'"),
-        (None, "select 1 AS id", (), "they need a key: give that of the state, 'id'$"),
-        ("select 1 AS id, 'x' AS text, 1 AS number", None, [], "they need a key: give that of the state, 'id'; upserts: column 'number'"),
+        (None, "select 1 AS other", (), "deletes: there is no column 'id'"),
+        ("select 1 AS id, 'x' AS text, 1 AS number", None, [], "upserts: column 'number' has the type int"),
     ],
 )
 def test_changes_that_do_not_fit_the_state_are_refused_before_a_byte_is_written(spark, job, catalog, upserts, deletes, key, said):
@@ -311,7 +313,7 @@ def test_changes_that_do_not_fit_the_state_are_refused_before_a_byte_is_written(
 
 
 def test_changes_of_a_new_state_need_a_key(spark, job):
-    with pytest.raises(UsageError, match="changes of state 'planes': they need a key: give the columns that tell rows apart$"):
+    with pytest.raises(UsageError, match="'planes': they are the first of the state, which needs a key: give the columns that"):
         change(job, base(spark), key=[])
 
 

@@ -44,10 +44,13 @@ class ChangeWriter:
     ) -> Written | None:
         """The parent's state with these changes, as a change set above it; as a new base if the limit would be passed.
 
-        Without a parent the upserts are the state, and without upserts there is none (None). Each plan runs once.
+        Without a parent the upserts are the state, and without upserts there is none (None). Each plan runs once. The key may be left to
+        the parent.
         Raises:
             UsageError: the columns or the key are not the state's, or a key is there twice.
         """
+        if parent is not None and not context.key_columns:
+            context = replace(context, key_columns=parent.info.key_columns)
         _check(upserts, deletes, context, parent)
         if parent is None:
             return self._write_base(upserts, deletes, context)
@@ -122,9 +125,8 @@ def _problems(
 ) -> Iterator[str]:
     if upserts is None and deletes is None:
         yield "there are none: give upserts, deletes or both"
-    if not context.key_columns:
-        own = parent.info.key_columns if parent is not None else ()
-        yield f"they need a key: give {f'that of the state, {_listed(own)}' if own else 'the columns that tell rows apart'}"
+    if parent is None and not context.key_columns:
+        yield "they are the first of the state, which needs a key: give the columns that tell rows apart"
     if parent is not None and (problem := _parent_problem(parent, context)):
         yield problem
         return
