@@ -37,6 +37,7 @@ from holdfast.writers.beginnings import Beginning
 from holdfast.writers.checkpoint_block import CheckpointBlock
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.copying import Mapped
+from holdfast.writers.leases import DROPPED, Loans
 from holdfast.writers.manifest_file import load_committed
 from holdfast.writers.patience import Failures, Patience, Watch
 from holdfast.writers.restore import Checkpoint, kept_by, open_committed
@@ -75,6 +76,7 @@ class Coordinator:
         self._opened: AttemptOpened | None = None  # the attempt that the last commit opened
         self._writing = self._closed = False
         self._doubt: tuple[CheckpointWriter, AttemptToken] | None = None  # a commit was sent and not heard of, and what it opens next
+        self._loans: dict[Ref, Loans] = {}  # what `latest` gave, of each checkpoint
         self._left: tuple[str, ...] = ()  # states that the first checkpoint does not carry
         self.epoch = self._start(beginning)
         if beginning.source is not None:
@@ -87,14 +89,16 @@ class Coordinator:
     def latest(self) -> Checkpoint | None:
         """The checkpoint that this job continues from, or None before the first.
 
-        It stays readable until this coordinator's next commit; read again from `latest()` after each.
+        It stays readable until this coordinator's next commit; read again from `latest()` after each. A DataFrame of it that is used when
+        the job's retention has dropped it raises RefusedError, unless it was cached.
         Raises FencedError: a newer coordinator of the job has started.
         """
         self._go_on()
         manifest = self._parent_manifest()
         if manifest is None or self._parent is None:
             return None
-        return Checkpoint(manifest, self._storage, is_kept=kept_by(self._transactor, self._parent))
+        loans = self._loans.setdefault(self._parent, Loans())
+        return Checkpoint(manifest, self._storage, is_kept=kept_by(self._transactor, self._parent), loans=loans)
 
     def past_progress(self) -> Iterator[dict[str, Any]]:
         """The progress of what the job continues from, and of every checkpoint before it, newest first; of the dropped ones too.
@@ -372,6 +376,17 @@ class Coordinator:
         self._parent, self._manifest = Ref(self._job_id, fact.checkpoint_id), manifest
         self._doubt, self._left = None, ()
         writer.result = CheckpointResult.of(fact)
+        self._recall_loans()
+
+    def _recall_loans(self) -> None:
+        """DataFrames of checkpoints that nothing keeps any more refuse to run, before Spark finds their files gone."""
+        self._loans = {ref: loans for ref, loans in self._loans.items() if loans}
+        if not self._loans:
+            return
+        state = self._transactor.known()
+        pinned = state.pinned()
+        for ref in [ref for ref in self._loans if not state.checkpoint(ref).live and ref not in pinned]:
+            self._loans.pop(ref).recall(DROPPED)
 
     def _abort(self, writer: CheckpointWriter, error: BaseException) -> None:
         writer.close()

@@ -17,7 +17,7 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, OwnedFile, StateInfo
 from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory, directory_reader
-from holdfast.writers.leases import Lease
+from holdfast.writers.leases import Lease, Loans
 from holdfast.writers.manifest_file import load_committed, place_of
 from holdfast.writers.owners import described
 from holdfast.writers.read_plan import file_rows
@@ -34,9 +34,16 @@ IsKept = Callable[[], bool]  # whether the ledger says that the files must be th
 class Checkpoint:
     """The content of one checkpoint, as its manifest says it."""
 
-    def __init__(self, manifest: Manifest, storage: Storage, lease: Lease | None = None, is_kept: IsKept | None = None) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        storage: Storage,
+        lease: Lease | None = None,
+        is_kept: IsKept | None = None,
+        loans: Loans | None = None,
+    ) -> None:
         self.manifest = manifest
-        self._storage, self._lease, self._is_kept = storage, lease, is_kept
+        self._storage, self._lease, self._is_kept, self._loans = storage, lease, is_kept, loans if lease is None else lease
 
     def __repr__(self) -> str:
         return f"<checkpoint {self.checkpoint_id} of job {self.job!r}: {', '.join(self.states) or 'no state'}>"
@@ -109,7 +116,8 @@ class Checkpoint:
         `key_groups=range(0, 64)` gives the rows of these key groups, and reads little else of the files. `parallelism=16` gives 16
         partitions, each with the key groups of one subtask of 16 (`catalog.key_groups.groups_of`), whatever the state was written with.
         With `verify=False` only sizes and footers are checked. The DataFrame is lazy: use it while the checkpoint is live or pinned. One
-        that outlives its pin raises RefusedError; what was derived from it before fails as soon as a file is gone.
+        that outlives its pin, or of `latest()` its checkpoint, raises RefusedError; what was derived from it before fails as soon as a file
+        is gone.
         Raises:
             NotFoundError: the checkpoint has no state of this name.
             RefusedError: a part is asked for, and the state was written without key columns.
@@ -132,8 +140,8 @@ class Checkpoint:
                 parallelism=parallelism,
                 verify=verify,
             )
-        if self._lease is not None:
-            self._lease.lend(frame, f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r}")
+        if self._loans is not None:
+            self._loans.lend(frame, f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r}")
         return frame
 
     def duckdb(self, state: str, *, verify: bool = True) -> "duckdb.DuckDBPyRelation":
