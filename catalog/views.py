@@ -51,10 +51,13 @@ SELECT c.job_id, j.job, c.checkpoint_id, c.attempt, c.is_savepoint, c.name,
   CASE WHEN d.kind IS NULL THEN 'live' ELSE 'dropped' END AS status,
   c.parent_job_id, c.parent_checkpoint_id, c.seq, c.at AS committed_at, d.at AS dropped_at, d.reason AS drop_reason,
   c.is_incremental, c.is_key_group_aware, c.parallelism, c.handles, c.new_handles, c.total_bytes, c.new_bytes, c.progress,
-  c.is_self_contained, CASE WHEN c.is_savepoint THEN 'canonical' ELSE 'native' END AS format, c.path
+  c.is_self_contained, CASE WHEN c.is_savepoint AND n.job_id IS NULL THEN 'canonical' ELSE 'native' END AS format, c.path
 FROM facts c
 LEFT JOIN facts j ON j.kind = 'job' AND j.job_id = c.job_id
 LEFT JOIN facts d ON d.kind = 'drop' AND d.job_id = c.job_id AND d.checkpoint_id = c.checkpoint_id
+-- Directories of embedded stores are as the store left them, of a savepoint too.
+LEFT JOIN (SELECT DISTINCT job_id, checkpoint_id FROM facts WHERE kind = 'state' AND format = 'directory') n
+  ON n.job_id = c.job_id AND n.checkpoint_id = c.checkpoint_id
 WHERE c.kind = 'checkpoint'
 """
 

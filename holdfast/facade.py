@@ -407,7 +407,10 @@ class Catalog:
         return duckdb_engine.connect(ledger.address, version=ledger.version if ledger.is_torn else None)
 
     def register(self, spark: "SparkSession") -> None:
-        """Make the views temporary views of a Spark session; it needs the JARs and settings of delta-spark."""
+        """Make the views temporary views of a Spark session, as of now; it needs the JARs and settings of delta-spark.
+
+        Raises RefusedError if views of the user's own have such names; UsageError, DamagedLedgerError.
+        """
         from holdfast.writers.spark_views import register_views
 
         if not hasattr(spark, "createDataFrame"):

@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 
 from holdfast.catalog import duckdb_engine
 from holdfast.catalog import facts as f
-from holdfast.catalog.errors import DamagedLedgerError, UsageError
+from holdfast.catalog.errors import DamagedLedgerError, RefusedError, UsageError
 from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.views import VIEWS, Engine, views_for
 from holdfast.writers.spark_views import register_views
@@ -195,6 +195,25 @@ def test_spark_keeps_to_the_version_that_was_asked_for(small_spark, ledger):
         register_views(small_spark, f"{ledger}/nowhere")
 
 
+def test_spark_reads_the_ledger_once_and_replaces_its_own_views_alone(small_spark, ledger):
+    """Seen: each query read the log and its files again, for minutes; and a user's own view named `files` was gone without a word."""
+    register_views(small_spark, ledger, version=2)
+    register_views(small_spark, ledger, version=4)
+    read = small_spark.table("checkpoints")._jdf.queryExecution().withCachedData().toString()
+    assert "InMemoryRelation" in read
+    assert "Relation [" not in read.replace("InMemoryRelation [", "")
+    cached = [str(rdd.name()) for rdd in small_spark.sparkContext._jsc.getPersistentRDDs().values()]
+    assert sum("holdfast_ledger" in name for name in cached) == 1, "what an earlier call read is let go"
+    assert [row.checkpoint_id for row in small_spark.table("checkpoints").collect()] != [1]
+    small_spark.range(3).createOrReplaceTempView("files")
+    try:
+        with pytest.raises(RefusedError, match="temporary views of your own named 'files', which the views of the catalog would replace"):
+            register_views(small_spark, ledger, version=2)
+        assert small_spark.table("files").columns == ["id"]
+    finally:
+        small_spark.catalog.dropTempView("files")
+
+
 @pytest.mark.slow
 def test_spark_without_a_version_stays_at_the_one_of_the_call_until_registered_again(small_spark, tmp_path):
     path = str(tmp_path / "ledger")
@@ -261,6 +280,24 @@ def test_the_page_of_views_names_every_column_in_order():
     for name, columns in CONTRACT.items():
         section = page.split(f"\n## `{name}`\n")[1].split("\n## ")[0]
         assert ", ".join(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == columns
+
+
+@pytest.mark.parametrize("with_directories", [True, False])
+def test_the_view_and_the_object_say_the_same_of_a_checkpoint(catalog, tmp_path, with_directories):
+    """Seen: of a savepoint with directories of a store, the view said canonical, and its properties native."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "1.sst").write_bytes(b"x" * 100)
+    with catalog.coordinate("j") as job:
+        with job.checkpoint() as checkpoint:
+            checkpoint.write_bytes("b", b"1")
+            if with_directories:
+                checkpoint.write_directory("d", tmp_path / "store")
+        told = {found.checkpoint_id: found.properties for found in (job.latest(), job.savepoint("s"))}
+    columns = "checkpoint_id, is_incremental, is_key_group_aware, is_savepoint, is_self_contained, format"
+    with catalog.duckdb() as connection:
+        for number, *found in connection.execute(f"SELECT {columns} FROM checkpoints").fetchall():
+            of = told[number]
+            assert found == [of.is_incremental, of.is_key_group_aware, of.is_savepoint, of.is_self_contained, of.format]
 
 
 def test_views_stand_in_an_order_in_which_each_can_be_made():

@@ -1,8 +1,9 @@
 """The views of the ledger in a Spark session: read by delta-spark, never written through it."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from holdfast.catalog.errors import DamagedLedgerError, UsageError
+from holdfast.catalog.errors import DamagedLedgerError, RefusedError, UsageError
 from holdfast.catalog.views import Engine, views_for
 from holdfast.writers.spark_frame import quoted
 
@@ -10,18 +11,48 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+LEDGER = "holdfast_ledger"  # the rows of the ledger, as they were read; `facts` is a view of it
+MARK = {"holdfast": "view"}  # on the first column of our views, by which they are told from a user's
+
+
 def register_views(spark: "SparkSession", ledger_address: str, *, version: int | None = None) -> None:
     """Make `facts` and every view of the catalog temporary views of the session, of the ledger at this address.
 
-    Replaces temporary views of the same names, those of another catalog too. Times show in the session's time zone.
-    With a version, the views stay at it. Without, they stay at the version that was newest now: register again to see more.
+    The ledger is read once, here, and kept in the session's cache: queries of the views read no files. Replaces those that this made
+    before, those of another catalog too. Times show in the session's time zone.
+    With a version, the views are of it. Without, of the one that is newest now: register again to see more.
     Raises:
         UsageError: the session has no Delta Lake, or the ledger no such version.
+        RefusedError: the session has temporary views of the user's own with such names; nothing was replaced.
         DamagedLedgerError: there is no ledger there that Delta Lake can read.
     """
-    _facts(spark, ledger_address, version).createOrReplaceTempView("facts")
-    for name, select in views_for(Engine.SPARK).items():
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {select}")
+    views = {"facts": f"SELECT * FROM {LEDGER}", **views_for(Engine.SPARK)}
+    _refuse_to_replace(spark, views)
+    facts = _facts(spark, ledger_address, version)
+    if spark.catalog.tableExists(LEDGER):
+        spark.catalog.uncacheTable(LEDGER)  # an earlier call's
+    facts.createOrReplaceTempView(LEDGER)
+    spark.catalog.cacheTable(LEDGER)
+    spark.table(LEDGER).count()
+    for name, select in views.items():
+        view = spark.sql(select)
+        view.withMetadata(view.columns[0], MARK).createOrReplaceTempView(name)
+
+
+def _refuse_to_replace(spark: "SparkSession", names: Iterable[str]) -> None:
+    """Raises RefusedError, which names them, for temporary views that somebody else made."""
+    if own := [name for name in names if _is_users_own(spark, name)]:
+        msg = (
+            f"the session has temporary views of your own named {', '.join(map(repr, own))}, which the views of the catalog would replace: "
+            f"drop or rename them, or register in a session of its own, catalog.register(spark.newSession()); nothing was replaced"
+        )
+        raise RefusedError(msg)
+
+
+def _is_users_own(spark: "SparkSession", name: str) -> bool:
+    if not spark.catalog.tableExists(name):
+        return False
+    return spark.catalog.getTable(name).isTemporary and not any(field.metadata == MARK for field in spark.table(name).schema.fields)
 
 
 def _facts(spark: "SparkSession", ledger_address: str, version: int | None) -> "DataFrame":
