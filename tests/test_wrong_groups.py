@@ -3,14 +3,16 @@
 import json
 from dataclasses import replace
 from decimal import Context, Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import holdfast
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.errors import CorruptionError
-from holdfast.catalog.file_checks import may_be_misplaced, problem_in, rows_of
+from holdfast.catalog.file_checks import files_of_rows, may_be_misplaced, problem_in, rows_of
 from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.storage_local import LocalStorage
 from holdfast.catalog.types import FileId, Role, Scope, StateInfo, StoredFile
@@ -177,3 +179,15 @@ def test_a_catalogs_verify_finds_it_in_what_is_live(catalog):
         (damage,) = catalog.verify().damages
         assert damage.path.endswith(".parquet")
         assert damage.what.startswith("state 's' of checkpoint 2 of job 'j' has a row in key group ")
+
+
+def test_files_of_the_first_version_have_nothing_wrong():
+    """Every type, written by Spark and by streams, as Holdfast 0.1.0 left them."""
+    golden = Path(__file__).parent / "golden" / "format-1"
+    (manifest,) = golden.glob("export/jobs/*/chk-*")
+    checked = 0
+    for checkpoint in (holdfast.open_savepoint(golden / "savepoint"), holdfast.open_manifest(manifest)):
+        for path, rows in files_of_rows(checkpoint.manifest).items():
+            assert problem_in(checkpoint.storage, path, rows) is None
+            checked += bool(rows.key_columns)
+    assert checked > 3
