@@ -42,6 +42,7 @@ ODD = {
     "spark.sql.session.timeZone": "America/St_Johns",
     "spark.sql.parquet.outputTimestampType": "INT96",
     "spark.sql.parquet.writeLegacyFormat": "true",
+    "spark.sql.parquet.compression.codec": "lz4",
     "spark.sql.parquet.binaryAsString": "true",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
     "spark.sql.parquet.fieldId.write.enabled": "true",

@@ -38,6 +38,7 @@ WRITE_SETTINGS = {
     # Lists and decimals as Spark 1 and Hive wrote them.
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
+CODEC = "spark.sql.parquet.compression.codec"  # the user's own, but for Hadoop's framing of LZ4, which DuckDB does not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ def _write_parquet(frame: "DataFrame", context: UploadContext, directory: str) -
     from pyspark.errors import AnalysisException
 
     writer = frame.write.mode("error").options(**WRITE_OPTIONS)
+    if str(frame.sparkSession.conf.get(CODEC, None)).lower() == "lz4":
+        writer = writer.option("compression", "lz4_raw")
     if context.metadata.is_savepoint:
         writer = writer.option("parquet.block.size", SAVEPOINT_ROW_GROUP_BYTES)
     try:
