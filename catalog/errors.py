@@ -5,6 +5,7 @@ HoldfastError
     ConflictError          a transaction lost its races; nothing was committed
     UnknownOutcomeError    a commit may or may not have landed; look before anything else
     StorageFullError       no room for what was to be written (OSError): make some
+    NotDurableError        a sync failed (OSError): examine the disk, write again in a new attempt
   UsageError (ValueError)  fix the call
     AddressError           an address that no storage adapter takes
     NotFoundError          no such catalog, job, checkpoint or state (LookupError)
@@ -43,6 +44,10 @@ class UnknownOutcomeError(RetryError):
 
 class StorageFullError(RetryError, OSError):
     """A disk that is written to is full; nothing of the write was acknowledged."""
+
+
+class NotDurableError(RetryError, OSError):
+    """Storage reported that it may not have kept what was written; nothing of it was acknowledged, and its attempt is ended."""
 
 
 class UsageError(HoldfastError, ValueError):

@@ -29,14 +29,20 @@ class Digest:
     sha256: str
 
 
-def copy_stream(source: BinaryIO, target: BinaryIO) -> Digest:
-    """Copy one stream to its end into another; what was copied."""
+def copy_stream(source: BinaryIO, target: BinaryIO, limit_bytes: int | None = None) -> Digest:
+    """Copy one stream into another, to its end or until it has more bytes than it should; what was copied."""
     sha256, size_bytes = hashlib.sha256(), 0
-    while piece := source.read(COPY_BYTES):
+    while (limit_bytes is None or size_bytes <= limit_bytes) and (piece := source.read(COPY_BYTES)):
         sha256.update(piece)
         size_bytes += len(piece)
         target.write(piece)
     return Digest(size_bytes=size_bytes, sha256=sha256.hexdigest())
+
+
+def read_committed(storage: "Storage", path: str, size_bytes: int) -> bytes:
+    """The bytes of an object that was committed with this size; at most one more, by which it is known that it is another."""
+    with storage.open_stream(path) as stream:
+        return stream.read(size_bytes + 1)
 
 
 class Storage(Protocol):
@@ -46,10 +52,15 @@ class Storage(Protocol):
     def address(self) -> str:
         """The root as engines (Spark, DuckDB, deltalake) take it: a path or URL without a trailing slash."""
 
+    def require_root(self) -> None:
+        """Raises AddressError where this process does not see the root: for an engine that would make a missing one by itself."""
+
     def create(self, path: str, data: bytes) -> None:
         """Write a new object and make it durable, name and new directories included. Never replaces one: raises FileExistsError.
 
-        Raises AddressError where the root itself is missing, and makes none: this host does not see it.
+        Raises:
+            AddressError: the root itself is missing (it is never made: this host does not see it), or the place lies behind a link.
+            NotDurableError: a sync failed: nothing may be acknowledged that was written together with this object.
         """
 
     def create_stream(self, path: str) -> AbstractContextManager[BinaryIO]:
@@ -68,7 +79,10 @@ class Storage(Protocol):
         """Read all bytes and digest them."""
 
     def make_durable(self, path: str) -> None:
-        """Make an object that an engine wrote under the root survive power loss: its bytes, its name, and every directory on the way."""
+        """Make an object that an engine wrote under the root survive power loss: its bytes, its name, and every directory on the way.
+
+        Raises AddressError, NotDurableError as `create`.
+        """
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Every object below a prefix (a directory's path, "" for all), hidden ones included, in the order of their paths.
@@ -98,6 +112,9 @@ class PassingStorage:
     @property
     def address(self) -> str:
         return self.inner.address
+
+    def require_root(self) -> None:
+        self.inner.require_root()
 
     def create(self, path: str, data: bytes) -> None:
         self.inner.create(path, data)

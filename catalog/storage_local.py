@@ -6,6 +6,7 @@ everybody out after a crash, and a second process would read it half written. Ha
 commits exclusive in the same way. What a crash leaves is `<path>.<random>.tmp`, which carries the attempt's token as the path does.
 
 A root is made by `make_root` alone, where a catalog or a copy is begun. Where it is missing later, this host does not see the file system.
+Whether the directory that is there is the catalog, `guard` asks.
 
 Every call that promises durability syncs all directories up to the root, each time. A memory of "synced already" would be
 wrong whenever another process has made a directory and not yet synced it, or removed one and made it again.
@@ -15,7 +16,7 @@ import errno
 import hashlib
 import os
 import re
-import socket
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from urllib.parse import unquote
 
 from holdfast.catalog import arguments
 from holdfast.catalog.errors import AddressError
+from holdfast.catalog.local_walk import descend, require_directory, sync, sync_way_up
 from holdfast.catalog.paths import draft_name, require_relative
 from holdfast.catalog.storage import Digest, StoredObject
 
@@ -51,15 +53,15 @@ def enclosing(address: str) -> Iterator["LocalStorage"]:
 
 
 def make_root(address: str) -> None:
-    """Make the directory at this address durably, if it is not there. Only for what is begun: nothing else ever makes a root.
+    """Make the directory at this address, if it is not there, and its name durable. Only for what is begun: nothing else here makes a root.
 
     Raises OSError where it cannot be made.
     """
     root = open_storage(address).root
     missing = [directory for directory in (root, *root.parents) if not directory.exists()]
     root.mkdir(parents=True, exist_ok=True)
-    for directory in missing:
-        _sync_directory(directory.parent)
+    # Also of a root that was there: who made it may have died before the sync, or never thought of one.
+    sync_way_up(Path(os.path.realpath(root)), at_least=len(missing))
 
 
 def _path_of_text(text: str) -> str:
@@ -103,22 +105,27 @@ class LocalStorage:
 
     @contextmanager
     def create_stream(self, path: str) -> Iterator[BinaryIO]:
-        target = self._place(path)
-        self._make_directory(target.parent)
+        place, (*directories, name) = self._place(path), path.split("/")
         # The name decides nothing: it only must not be anybody else's, so its randomness is not a port.
-        draft = target.with_name(draft_name(target.name, os.urandom(4).hex()))
-        stream = draft.open("xb")
-        try:
-            with stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.link(draft, target)
-        finally:
-            # Best effort: a draft that stays is an orphan of its attempt. It must not hide why the block failed.
-            with suppress(OSError):
-                draft.unlink()
-        self._sync_up(target.parent)
+        draft = draft_name(name, os.urandom(4).hex())
+        with descend(self.root, directories, make=True) as way:
+            with _named(place.with_name(draft)):
+                descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=way.last)
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    yield stream
+                    stream.flush()
+                    sync(stream.fileno(), place)
+                with _named(place):
+                    os.link(draft, name, src_dir_fd=way.last, dst_dir_fd=way.last, follow_symlinks=False)
+            finally:
+                # Best effort: a draft that stays is an orphan of its attempt. It must not hide why the block failed.
+                with suppress(OSError):
+                    os.unlink(draft, dir_fd=way.last)
+            way.sync_all()
+
+    def require_root(self) -> None:
+        require_directory(self.root)
 
     def read(self, path: str) -> bytes:
         with self._opened(path) as file:
@@ -143,37 +150,50 @@ class LocalStorage:
 
     def make_durable_many(self, paths: Iterable[str]) -> None:
         """As `make_durable` for each, with one sync of each directory."""
-        directories: dict[Path, None] = {}
+        directories: dict[tuple[str, ...], None] = {}
         for path in paths:
-            with self._opened(path) as file:
-                os.fsync(file.fileno())
-            directories |= dict.fromkeys(self._way_up(self._place(path).parent))
-        for directory in sorted(directories, key=lambda d: -len(d.parts)):
-            _sync_directory(directory)
+            place, (*above, name) = self._place(path), path.split("/")
+            with descend(self.root, above) as way:
+                if not way.is_whole:
+                    raise _missing(path)
+                with _named(place), _regular(name, path, flags=os.O_NOFOLLOW, dir_fd=way.last) as file:
+                    sync(file.fileno(), place)
+            directories |= dict.fromkeys(tuple(above[:depth]) for depth in range(len(above), -1, -1))
+        for names in sorted(directories, key=lambda each: -len(each)):
+            with descend(self.root, names) as way:
+                way.sync_last()
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         start = self._place(prefix) if prefix else self.root
         return _walk(start, f"{prefix}/" if prefix else "")
 
     def delete(self, path: str) -> None:
-        place = self._place(path)
-        # Missing is no error; and a directory is no object, so that none is there.
-        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            place.unlink()
-        # Also if it was missing: who removed it may have died before the sync.
-        self._sync_nearest(place.parent)
+        place, (*directories, name) = self._place(path), path.split("/")
+        with descend(self.root, directories) as way:
+            # Missing is no error; and a directory is no object, so that none is there.
+            if way.is_whole:
+                with _named(place), suppress(FileNotFoundError, IsADirectoryError):
+                    os.unlink(name, dir_fd=way.last)
+            # Also if it was missing: who removed it may have died before the sync. Where its directory is gone too, that is written above.
+            way.sync_last()
 
     def remove_empty_directory(self, path: str) -> bool:
-        place = self._place(path)
-        try:
-            place.rmdir()
-        except (FileNotFoundError, NotADirectoryError):
+        place, (*directories, name) = self._place(path), path.split("/")
+        if not self.root.is_dir():
             return False
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+        with descend(self.root, directories) as way:
+            try:
+                if not way.is_whole:
+                    return False
+                with _named(place):
+                    os.rmdir(name, dir_fd=way.last)
+            except (FileNotFoundError, NotADirectoryError):
                 return False
-            raise
-        self._sync_nearest(place.parent)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    return False
+                raise
+            way.sync_last()
         return True
 
     def empty_directories(self, prefix: str) -> Iterator[str]:
@@ -187,53 +207,43 @@ class LocalStorage:
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[FileIO]:
-        """The object open for reading, unbuffered; what is no regular file is no object that could be read."""
-        try:
-            file = self._place(path).open("rb", buffering=0)
-        except (IsADirectoryError, NotADirectoryError) as error:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
-        with file:
+        """The object open for reading, unbuffered. Links are followed: what is read is held against a digest, wherever it lies."""
+        with _regular(self._place(path), path) as file:
             yield file
 
-    def _make_directory(self, directory: Path) -> None:
-        """Make a directory below the root, never the root: a host that lacks the mount would write to a disk of its own."""
-        if directory.is_dir():
-            return
-        if directory == self.root:
-            msg = (
-                f"{self.root} is no directory on host {socket.gethostname()}: it was removed, or this host does not see the catalog's file "
-                "system. Mount it on every host of the session at the same path, then write again; nothing was written here"
-            )
-            raise AddressError(msg)
-        self._make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
 
-    def _way_up(self, directory: Path) -> Iterator[Path]:
-        """The directory, its parent, and so on up to the root."""
-        while True:
-            yield directory
-            if directory == self.root:
-                return
-            directory = directory.parent
-
-    def _sync_up(self, directory: Path) -> None:
-        for each in self._way_up(directory):
-            _sync_directory(each)
-
-    def _sync_nearest(self, directory: Path) -> None:
-        """Sync the directory, or where that is gone too, the nearest above it that is not: there its absence is written."""
-        for each in self._way_up(directory):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                _sync_directory(each)
-                return
+def _missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+@contextmanager
+def _regular(place: Path | str, path: str, *, flags: int = 0, dir_fd: int | None = None) -> Iterator[FileIO]:
+    """The regular file at a place, open for reading. Whatever else is there is no object: opening a FIFO would wait for a writer for ever,
+    and reading a device would never end."""
     try:
-        os.fsync(descriptor)
-    finally:
+        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | flags, dir_fd=dir_fd)
+    except NotADirectoryError as error:
+        raise _missing(path) from error
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENODEV, errno.ELOOP):  # a socket, a device without a driver, a link that leads to itself
+            raise FileNotFoundError(errno.ENOENT, f"Not a regular file ({os.strerror(error.errno)})", path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "Not a regular file", path)
+    with FileIO(descriptor) as file:
+        yield file
+
+
+@contextmanager
+def _named(place: Path) -> Iterator[None]:
+    """Errors of calls that are relative to a directory's descriptor name the whole path."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            error.filename, error.filename2 = str(place), None
+        raise
 
 
 def _entries(directory: Path | str) -> list[tuple[str, os.DirEntry[str], bool]]:

@@ -24,6 +24,9 @@ class MemoryStorage:
     def address(self) -> str:
         return self._address
 
+    def require_root(self) -> None:
+        """It is always there."""
+
     def create(self, path: str, data: bytes) -> None:
         require_relative(path)
         with self._lock:

@@ -19,6 +19,9 @@ class PrefixStorage:
     def address(self) -> str:
         return f"{self.inner.address}/{self.prefix}"
 
+    def require_root(self) -> None:
+        self.inner.require_root()
+
     def create(self, path: str, data: bytes) -> None:
         self.inner.create(self._within(path), data)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.catalog.file_checks import RowsOf, problem_in
-from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage import Digest, Storage
 from holdfast.catalog.types import StoredFile
 
 THREADS = 4
@@ -77,7 +77,8 @@ def run_verify(
 def check_file(file: StoredFile, storage: Storage, rows: RowsOf | None = None) -> Damage | None:
     """What is wrong with one file, if anything: with its bytes, or with the rows that they were from the beginning."""
     try:
-        found = storage.digest(file.path)
+        size_bytes = storage.size(file.path)
+        found = storage.digest(file.path) if size_bytes == file.size_bytes else Digest(size_bytes=size_bytes, sha256="")
     except FileNotFoundError:
         return Damage(path=file.path, what="missing")
     except OSError as error:

@@ -234,7 +234,7 @@ def test_a_host_that_lacks_the_root_is_told_and_a_wrong_value_is_no_full_disk(sp
     """Both were tolerated, or worse: the task made the root on its own disk, and the checkpoint was committed."""
     with catalog.coordinate("flights", upload="streamed", tolerated_failures=1) as job:
         storage, job._storage = job._storage, LocalStorage(tmp_path / "unmounted")
-        with pytest.raises(holdfast.AddressError, match="no effect: .*unmounted is no directory on host"), job.checkpoint() as cp:
+        with pytest.raises(holdfast.AddressError, match="no effect: .*unmounted is not a directory on host"), job.checkpoint() as cp:
             cp.write("s", spark.range(10), key=["id"])
         assert not (tmp_path / "unmounted").exists()
         job._storage = storage

@@ -4,6 +4,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,26 +77,27 @@ class Syscalls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
         self.calls: list[tuple[str, str]] = []
         self.root = root
-        fsync, link, unlink = os.fsync, os.link, Path.unlink
+        fsync, link, unlink = os.fsync, os.link, os.unlink
 
         def record_fsync(descriptor: int) -> None:
             self.calls.append(("sync", self.name_of(os.readlink(f"/proc/self/fd/{descriptor}"))))
             fsync(descriptor)
 
-        def record_link(source: Path, target: Path) -> None:
-            self.calls.append(("link", self.name_of(target)))
-            link(source, target)
+        def record_link(source: str, target: str, *, dst_dir_fd: int, **more: Any) -> None:
+            self.calls.append(("link", self.name_of(target, dst_dir_fd)))
+            link(source, target, dst_dir_fd=dst_dir_fd, **more)
 
-        def record_unlink(path: Path) -> None:
-            self.calls.append(("unlink", self.name_of(path)))
-            unlink(path)
+        def record_unlink(path: str, *, dir_fd: int) -> None:
+            self.calls.append(("unlink", self.name_of(path, dir_fd)))
+            unlink(path, dir_fd=dir_fd)
 
         monkeypatch.setattr(os, "fsync", record_fsync)
         monkeypatch.setattr(os, "link", record_link)
-        monkeypatch.setattr(Path, "unlink", record_unlink)
+        monkeypatch.setattr(os, "unlink", record_unlink)
 
-    def name_of(self, path: str | Path) -> str:
-        name = os.path.relpath(path, self.root)
+    def name_of(self, path: str, directory: int | None = None) -> str:
+        above = self.root if directory is None else os.readlink(f"/proc/self/fd/{directory}")
+        name = os.path.relpath(os.path.join(above, path), self.root)
         return name.split(".")[0] + ".tmp" if name.endswith(".tmp") else name
 
 
@@ -129,14 +131,28 @@ def test_directories_that_another_process_made_are_synced_too(tmp_path: Path, sy
 
 def test_a_new_root_is_synced_into_its_parent(tmp_path: Path, syscalls: Syscalls) -> None:
     make_root(str(tmp_path / "new" / "root"))
-    assert sorted(syscalls.calls) == [("sync", "."), ("sync", "new")]
+    assert syscalls.calls[:3] == [("sync", "new"), ("sync", "."), ("sync", "..")]
+
+
+def test_a_root_that_somebody_else_made_is_synced_into_its_parent(tmp_path: Path, syscalls: Syscalls) -> None:
+    """By mkdir, or by a creation that was killed before its sync: everything below it was durable, and its name was not."""
+    (tmp_path / "root").mkdir()
+    make_root(str(tmp_path / "root"))
+    assert syscalls.calls[0] == ("sync", ".")
+
+
+def test_a_root_that_is_a_link_is_synced_where_it_lies(tmp_path: Path, syscalls: Syscalls) -> None:
+    (tmp_path / "elsewhere" / "root").mkdir(parents=True)
+    (tmp_path / "root").symlink_to(tmp_path / "elsewhere" / "root")
+    make_root(str(tmp_path / "root"))
+    assert syscalls.calls[0] == ("sync", "elsewhere")
 
 
 @pytest.mark.parametrize("path", ["x", "jobs/a/x"])
 def test_a_root_that_is_missing_is_told_and_never_made(tmp_path: Path, path: str) -> None:
     """A host without the mount wrote to its own disk, and the checkpoint was committed with files that nobody else would ever see."""
     storage = LocalStorage(tmp_path / "mount" / "catalog")
-    with pytest.raises(AddressError, match="mount/catalog is no directory on host .* Mount it on every host"):
+    with pytest.raises(AddressError, match="mount/catalog is not a directory on host .* Mount it on every host"):
         storage.create(path, b"1")
     with pytest.raises(AddressError, match="does not see the catalog's file system"), storage.create_stream(path) as stream:
         stream.write(b"1")
@@ -168,7 +184,7 @@ def test_delete_syncs_the_directory_even_if_somebody_else_removed_the_file(tmp_p
     (tmp_path / "a" / "b").rmdir()
     syscalls.calls.clear()
     storage.delete("a/b/x")
-    assert syscalls.calls == [("unlink", "a/b/x"), ("sync", "a")]
+    assert syscalls.calls == [("sync", "a")]
 
 
 def test_stream_that_fails_to_sync_leaves_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def copy_object(source: Checkpoint, path: str, expected: tuple[int, str], target
     """Copy one file of a checkpoint, of this size and SHA-256. Raises DamagedFileError; then there is no copy."""
     try:
         with source.storage.open_stream(path) as data, target.create_stream(target_path) as copy:
-            copied = copy_stream(data, copy)
+            copied = copy_stream(data, copy, expected[0])
             if (copied.size_bytes, copied.sha256) != expected:
                 msg = f"{path} of {source!r} is damaged: it was not copied. Restore it from a copy, or use another checkpoint"
                 raise DamagedFileError(msg)

@@ -78,17 +78,17 @@ class Source:
             if (cached := self._bring_cached(chunk, path, place, expected)) is not None:
                 return cached
         with present(place), open(place, "xb") as target:
-            found = self._fetched(path, target)
+            found = self._fetched(path, target, expected.size_bytes)
         if found != expected:
             msg = f"{path} does not have the digest that was committed"
             raise DamagedFileError(msg)
         return Brought(remote_bytes=found.size_bytes)
 
-    def _fetched(self, path: str, target: BinaryIO) -> Digest:
+    def _fetched(self, path: str, target: BinaryIO, size_bytes: int) -> Digest:
         """Raises NotThereError: FileNotFoundError is of this machine's own disk here."""
         try:
             with self.storage.open_stream(path) as source:
-                return copy_stream(source, target)
+                return copy_stream(source, target, size_bytes)
         except FileNotFoundError as error:
             raise NotThereError(path) from error
 
@@ -100,7 +100,7 @@ class Source:
 
         def fetch(target: BinaryIO) -> None:
             nonlocal fetched
-            fetched += self._fetched(path, target).size_bytes
+            fetched += self._fetched(path, target, expected.size_bytes).size_bytes
 
         try:
             for _ in range(TRIES):

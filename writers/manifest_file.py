@@ -6,12 +6,13 @@ from holdfast.catalog import paths
 from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, ForeignTokensError, HoldfastError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.manifest import Manifest, decode, encode
-from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage import Storage, read_committed
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
 from holdfast.catalog.types import Scope, StoredFile
 
 MANIFEST_SCOPE = Scope.EXCLUSIVE
+MANIFEST_LIMIT_BYTES = 1024**3  # where no ledger says how large it is: a million handles take 40 MB
 
 
 def store_manifest(storage: Storage, manifest: Manifest) -> StoredFile:
@@ -38,7 +39,7 @@ def store_manifest(storage: Storage, manifest: Manifest) -> StoredFile:
 def load_manifest(storage: Storage, path: str) -> Manifest:
     """The verified manifest at a path. Raises DamagedFileError if it is missing or any byte is wrong."""
     try:
-        data = storage.read(path)
+        data = read_committed(storage, path, MANIFEST_LIMIT_BYTES)
     except FileNotFoundError as error:
         msg = f"the manifest {path} is missing: the checkpoint was dropped and cleaned, or the file was lost; see the view checkpoints"
         raise DamagedFileError(msg) from error
@@ -62,7 +63,7 @@ def load_committed(storage: Storage, fact: CheckpointCommitted) -> Manifest:
     place, path = place_of(storage, fact)
     what = f"the manifest {fact.path} of {'savepoint' if fact.is_savepoint else 'checkpoint'} {fact.checkpoint_id}"
     try:
-        data = place.read(path)
+        data = read_committed(place, path, fact.size_bytes)
     except FileNotFoundError as error:
         msg = (
             f"{what} is missing: the checkpoint was dropped meanwhile (see the view checkpoints), or it was lost or moved: "

@@ -17,7 +17,7 @@ from holdfast.catalog import facts as f
 from holdfast.catalog import owned_files, owner_rules, paths
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
-from holdfast.catalog.storage import Storage, copy_stream
+from holdfast.catalog.storage import Storage, copy_stream, read_committed
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointMetrics, Chunk, JobId, OwnedFile, Role, Scope, StateInfo, StoredFile
 from holdfast.writers.increments import ParentState, Written, bytes_of, in_full
@@ -60,7 +60,7 @@ class Owner:
     def read(self, file: OwnedFile) -> bytes:
         """The bytes of a file of this catalog, verified. Raises DamagedFileError, also where it is gone after its release."""
         try:
-            data = self.storage.read(file.path)
+            data = read_committed(self.storage, file.path, file.size_bytes)
         except FileNotFoundError as error:
             msg = f"file {file.name!r} of {self!r} is missing: {file.path} was released and cleaned, or is lost: restore it from a copy"
             raise DamagedFileError(msg) from error

@@ -13,7 +13,7 @@ from holdfast.catalog.errors import DamagedFileError, HoldfastError, NotFoundErr
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import CatalogState, Ref
-from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage import Storage, read_committed
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, OwnedFile, StateInfo
 from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory, directory_reader
@@ -236,9 +236,10 @@ class Checkpoint:
     def _chunk_bytes(self, chunk: Chunk) -> bytes:
         if chunk.inline is not None:
             return chunk.inline  # verified with the manifest
-        path = self.manifest.files[chunk.file_id].path
+        file = self.manifest.files[chunk.file_id]
+        path = file.path
         try:
-            data = self._storage.read(path)
+            data = read_committed(self._storage, path, file.size_bytes)
         except FileNotFoundError as error:
             msg = (
                 f"{path} of checkpoint {self.checkpoint_id} of job {self.job!r} is missing: "

@@ -19,6 +19,9 @@ class FaultyStorage:
     def address(self) -> str:
         return self.inner.address
 
+    def require_root(self) -> None:
+        self.faults.run("require_root", "", self.inner.require_root)
+
     def create(self, path: str, data: bytes) -> None:
         self.faults.run("create", path, lambda: self.inner.create(path, data))
 
