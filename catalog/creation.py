@@ -85,9 +85,11 @@ def _take_over(address: str) -> DeltaLedger:
 def open_transactor(storage: Storage, environment: Environment) -> Transactor:
     """The ledger of the catalog that is there, opened by whoever has but the storage: a task, an owner, a process of Spark's.
 
-    Raises as `read_marker` and `open_ledger` do.
+    Raises as `read_marker` and `open_ledger` do, and as the guard of a storage that is of one catalog only.
     """
-    return Transactor(open_ledger(storage, read_marker(storage), environment), environment)
+    marker = read_marker(storage)
+    storage.require_root()
+    return Transactor(open_ledger(storage, marker, environment), environment)
 
 
 def open_ledger(storage: Storage, marker: Marker, environment: Environment | None = None) -> DeltaLedger:

@@ -27,7 +27,8 @@ def read_marker(storage: Storage) -> Marker:
         CorruptionError: it does not read as one.
     """
     try:
-        data = storage.read(paths.MARKER)
+        with storage.open_stream(paths.MARKER) as stream:
+            data = stream.read(paths.MARKER_LIMIT_BYTES)
     except FileNotFoundError as error:
         msg = (
             f"{storage.address} is no catalog, it has no {paths.MARKER}: check the path, or make one with holdfast.open(path, create=True)"

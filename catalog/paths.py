@@ -15,6 +15,7 @@ from holdfast.catalog.errors import AddressError, UsageError
 from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId
 
 MARKER = "holdfast.json"
+MARKER_LIMIT_BYTES = 65536
 LEDGER = "ledger"
 JOBS = "jobs"
 MANIFEST_NAME = "_metadata"

@@ -13,6 +13,7 @@ from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError, NotFoundError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.file_checks import files_of_rows
+from holdfast.catalog.guard import GuardedStorage
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
 from holdfast.catalog.processes import this_process
@@ -62,7 +63,8 @@ class Catalog:
     """One root: one ledger and the files of many jobs. Made by `holdfast.open`; safe in threads but for the coordinators it gives."""
 
     def __init__(self, storage: Storage, marker: Marker, ledger: DeltaLedger, environment: Environment) -> None:
-        self._storage, self._marker, self._environment = storage, marker, environment
+        self._storage: Storage = GuardedStorage(storage, marker.catalog_id)
+        self._marker, self._environment = marker, environment
         self._transactor = Transactor(ledger, environment)
         self._queries = SqlQueries(ledger.address)
         self._pins = Pins(self._transactor, environment)

@@ -39,7 +39,7 @@ class LosesResponses(LocalStorage):
     def make_durable(self, path):
         LocalStorage.make_durable(self, path)
         if first_attempt():
-            raise OSError("response lost")
+            raise RuntimeError("response lost")  # an OSError would be a sync that failed
 
 
 class MissesOne(LocalStorage):

@@ -28,10 +28,11 @@ from holdfast.catalog.types import (
     StoredFile,
 )
 from holdfast.writers.directory_shares import DirectoryShares, shares_of
-from holdfast.writers.failures import explained
+from holdfast.writers.failures import explained, is_failed_sync
 from holdfast.writers.increments import CALLS, ParentState, Written, bytes_of, with_reused
 from holdfast.writers.manifest_file import store_manifest
 from holdfast.writers.patience import Watch
+from holdfast.writers.presence import require_there
 from holdfast.writers.upload import UploadContext
 
 
@@ -91,6 +92,8 @@ class AttemptContent:
         self._calls = 0
         self._sealed = False
         self._watch: Watch | None = None
+        self._manifest_file: StoredFile | None = None
+        self._not_durable: Exception | None = None  # after this nothing of the attempt is believed
         self._own_error: Exception | None = None  # what a write, or the commit, was last told as
         self.result: CheckpointResult | None = None
         self.failure: Exception | None = None  # why there is no result, where the job tolerates it
@@ -109,6 +112,11 @@ class AttemptContent:
         of_tasks = [ack for shares in [*self._directories.values()] for ack in shares.acks]  # an alarm asks while states begin
         return tuple({file.file_id: file for ack in (*self._acks, *of_tasks) for file in ack.files}.values())
 
+    @property
+    def written_files(self) -> tuple[StoredFile, ...]:
+        """As `acked_files`, with the manifest, if that was written: what an abort leaves to vacuum."""
+        return self.acked_files if self._manifest_file is None else (*self.acked_files, self._manifest_file)
+
     def watched_by(self, watch: Watch) -> None:
         """From here each step asks it first whether the attempt is still open."""
         self._watch = watch
@@ -117,15 +125,20 @@ class AttemptContent:
     def step(self, what: str) -> Iterator[None]:
         """A step of the attempt: if that has ended meanwhile, it fails with AttemptEndedError, whatever it raised itself (its cause).
 
-        An error of storage or of the engine whose remedy is known is told with that. `what` is done, in words.
+        An error of storage or of the engine whose remedy is known is told with that. `what` is done, in words. After a step that could
+        not make durable what it wrote, every other fails as it did: the next sync of the same bytes would succeed, whatever became of them.
         """
         try:
             if self._watch is not None:
                 self._watch.require_open()
+            if self._not_durable is not None:
+                raise self._not_durable
             yield
             if self._watch is not None and not self._sealed:
                 self._watch.require_open()
         except Exception as error:
+            if is_failed_sync(error):
+                self._not_durable = error
             ended = error if self._watch is None else self._watch.told(error)
             self._own_error = explained(
                 ended, f"{what} of checkpoint {self.checkpoint_id} of job {self._job_name!r}", self._storage.address
@@ -150,6 +163,7 @@ class AttemptContent:
         Raises:
             RefusedError: a write failed and was neither repeated nor removed; the parent's state would be carried in its place.
             AttemptEndedError, ForeignTokensError: the manifest's place is taken.
+            UnsafeSettingsError: a file that was acknowledged is not where this process sees the catalog.
         """
         for shares in self._directories.values():
             self._take(shares.finish(), shares.writer.context)
@@ -162,6 +176,9 @@ class AttemptContent:
         reused = [chunk for chunk in self._parent.chunks if (chunk.operator, chunk.state) in keys] if self._parent else []
         content = (*reused, *(chunk for state in written for chunk in state.content))
         manifest = self._manifest(states, content)
+        self._manifest_file = store_manifest(self._storage, manifest)
+        before = self._parent.files if self._parent else {}
+        require_there(self._storage, [self._manifest_file, *(file for id_, file in manifest.files.items() if id_ not in before)])
         request = CommitRequest(
             attempt=self._attempt,
             content=content,
@@ -169,7 +186,7 @@ class AttemptContent:
             inherited=self._inherited,
             files=self.acked_files,
             acks=tuple(self._acks),
-            manifest=store_manifest(self._storage, manifest),
+            manifest=self._manifest_file,
             progress=self._progress,
             retention=retention,
             next_attempt=next_attempt,

@@ -402,7 +402,7 @@ class Coordinator:
         """End the attempt of a writer, with what it has acknowledged so far. Called from the thread of an alarm as well."""
         # What another job's checkpoint is pinned by is this attempt alone: the next one takes the pin over.
         again = AttemptToken(self._environment.new_id()) if self._is_forked else None
-        self._opened = self._end(writer.attempt, reason, writer.acked_files, again)
+        self._opened = self._end(writer.attempt, reason, writer.written_files, again)
 
     def _require_open(self, token: AttemptToken) -> None:
         """Raises AttemptEndedError, FencedError."""

@@ -34,10 +34,10 @@ from holdfast.catalog.types import (
     StoredFile,
 )
 from holdfast.writers.by_subtask import BySubtask
-from holdfast.writers.directory_acks import encode_ack
+from holdfast.writers.directory_acks import encode_ack, encode_failure
 from holdfast.writers.directory_files import SnapshotFile, files_of
 from holdfast.writers.directory_local import keep_copies
-from holdfast.writers.failures import explaining
+from holdfast.writers.failures import explaining, is_failed_sync
 from holdfast.writers.upload import UploadContext
 from holdfast.writers.working_directory import WorkingDirectory
 
@@ -194,9 +194,18 @@ class DirectoryUpload:
     def ack(self) -> bytes:
         """Wait until every file is digested and durable; what the driver gives to `checkpoint.acknowledge`.
 
-        Raises UsageError (the snapshot was changed meanwhile), RefusedError (it was cancelled), OSError.
+        A failed sync is reported to the driver, which ends the attempt. Raised here, it would be a failed task, which the engine tries
+        again; and the next sync would succeed, whatever became of the bytes.
+        Raises UsageError (the snapshot was changed meanwhile), RefusedError (it was cancelled), AddressError (this host does not see the
+        catalog), OSError.
         """
-        return encode_ack(self.wait())
+        try:
+            return encode_ack(self.wait())
+        except (HoldfastError, OSError) as error:
+            if not is_failed_sync(error):
+                raise
+            context = self._writer.context
+            return encode_failure(context.attempt, context.operator, context.state, context.metadata.checkpoint_id, str(error))
 
     def wait(self) -> Ack:
         """As `ack`, in this process: with the metrics of the upload."""

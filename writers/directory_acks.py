@@ -7,15 +7,26 @@ of a size or of a file's digest would otherwise be a checkpoint that cannot be r
 import base64
 import hashlib
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar, get_origin
 
 from holdfast.catalog.errors import UsageError
-from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, Role, Scope, StoredFile
+from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetrics, Chunk, Role, Scope, StoredFile
 
 _DIGITS = 64  # of the SHA-256 before the text
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAck:
+    """Instead of an acknowledgement: a sync failed where the task ran."""
+
+    attempt: AttemptToken
+    operator: str
+    state: str
+    checkpoint_id: CheckpointId
+    not_durable: str
 
 
 def encode_ack(ack: Ack) -> bytes:
@@ -26,13 +37,20 @@ def encode_ack(ack: Ack) -> bytes:
     return sealed(json.dumps(plain).encode())
 
 
+def encode_failure(attempt: AttemptToken, operator: str, state: str, checkpoint_id: CheckpointId, not_durable: str) -> bytes:
+    """That a task could not make durable what it uploaded, as bytes that travel where its acknowledgement would have."""
+    plain = FailedAck(attempt=attempt, operator=operator, state=state, checkpoint_id=checkpoint_id, not_durable=not_durable)
+    return sealed(json.dumps(asdict(plain)).encode())
+
+
 def sealed(text: bytes) -> bytes:
     """The text behind its digest."""
     return hashlib.sha256(text).hexdigest().encode() + text
 
 
-def decode_ack(data: object) -> Ack:
-    """What `encode_ack` was given. Raises UsageError for other bytes, and for those of which one was changed, lost or added."""
+def decode_ack(data: object) -> Ack | FailedAck:
+    """What `encode_ack` or `encode_failure` was given.
+    Raises UsageError for other bytes, and for those of which one was changed, lost or added."""
     try:
         return _decoded(bytes(data))  # type: ignore[call-overload]
     except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -43,12 +61,14 @@ def decode_ack(data: object) -> Ack:
         raise UsageError(msg) from error
 
 
-def _decoded(data: bytes) -> Ack:
+def _decoded(data: bytes) -> Ack | FailedAck:
     text = data[_DIGITS:]
     if sealed(text) != data:
         msg = "it has not the digest of itself"
         raise ValueError(msg)
     plain: dict[str, Any] = json.loads(text)
+    if "not_durable" in plain:
+        return _made(FailedAck, plain)
     files = tuple(_made(StoredFile, {**file, "scope": Scope(file["scope"])}) for file in plain["files"])
     chunks = tuple(_made(Chunk, _plain_chunk(chunk)) for chunk in plain["chunks"])
     ack = _made(Ack, {**plain, "files": files, "chunks": chunks, "metrics": _made(CheckpointMetrics, plain["metrics"])})

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import RefusedError, UsageError
+from holdfast.catalog.errors import NotDurableError, RefusedError, UsageError
 from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, CheckpointId, Scope, StateInfo
 from holdfast.writers.by_subtask import BySubtask
 from holdfast.writers.directories import DIRECTORY, DirectoryUpload, DirectoryWriter, Share, Snapshot
-from holdfast.writers.directory_acks import decode_ack
+from holdfast.writers.directory_acks import FailedAck, decode_ack
 from holdfast.writers.directory_files import require_patterns
 from holdfast.writers.increments import ParentState, Written, bytes_of, chunks_of, without_chunks
 from holdfast.writers.upload import UploadContext
@@ -56,7 +56,10 @@ class DirectoryShares:
         return upload
 
     def take(self, acks: Iterable[object]) -> None:
-        """Take what tasks acknowledged; of two for one share, one wins. Raises UsageError for what is no ack of this state here."""
+        """Take what tasks acknowledged; of two for one share, one wins.
+
+        Raises UsageError for what is no ack of this state here, NotDurableError where a task could not make its files durable.
+        """
         given_acks: object = acks
         if not isinstance(given_acks, Iterable) or isinstance(given_acks, str | bytes):
             msg = f"{type(acks).__name__} is no list of acknowledgements of {self._what}: give those of all its tasks together"
@@ -70,6 +73,8 @@ class DirectoryShares:
                     f"{self._what}: acknowledge each upload in the checkpoint that it was made for"
                 )
                 raise UsageError(msg)
+            if isinstance(ack, FailedAck):
+                raise NotDurableError(ack.not_durable)
             self._arrived(ack)
 
     def cancel(self) -> None:

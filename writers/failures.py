@@ -16,6 +16,7 @@ from holdfast.catalog.errors import (
     AttemptEndedError,
     EngineSetupError,
     HoldfastError,
+    NotDurableError,
     ReadOnlyError,
     RetryError,
     StorageFullError,
@@ -97,10 +98,17 @@ def explained(error: Exception, what: str, address: str) -> Exception:
     failed = f"{what}, in {address}, failed and had no effect"
     if (own := _told_in_task(error)) is not None:
         return type(own)(f"{failed}: {own}")
+    if isinstance(error, NotDurableError) and error.errno not in FULL:
+        return NotDurableError(f"{failed}: {error}")
     for meaning, line in _meanings(error):
         if not meaning.only_of_catalog or address in line:
             return meaning.kind(f"{failed}: {meaning.what} ({line}). {_module_first(line)}{meaning.remedy}")
     return error
+
+
+def is_failed_sync(error: BaseException | None) -> bool:
+    """Whether this is a failed sync, or was told for one."""
+    return error is not None and (isinstance(error, NotDurableError) or is_failed_sync(error.__cause__))
 
 
 @contextmanager
@@ -123,7 +131,7 @@ def is_of_spark(error: BaseException) -> bool:
     if not _is_of_python(error, text):
         return True
     told = _OWN_ERROR.search(text)  # ours says by its kind whether it may be tolerated
-    may_pass = told is None or told[1] in {kind.__name__ for kind in (RetryError, StorageFullError, AttemptEndedError)}
+    may_pass = told is None or told[1] in {kind.__name__ for kind in (RetryError, NotDurableError, StorageFullError, AttemptEndedError)}
     return may_pass and OWN_FRAMES.search(text) is not None
 
 
@@ -141,7 +149,7 @@ def _is_sparks(error: BaseException) -> bool:
 
 def _meanings(error: Exception) -> Iterator[tuple[_Meaning, str]]:
     """What the error may mean, each with the line that tells it."""
-    if isinstance(error, HoldfastError):
+    if isinstance(error, HoldfastError) and not isinstance(error, NotDurableError):
         return
     if isinstance(error, OSError):
         if error.errno in FULL or error.errno in NOT_WRITABLE:
@@ -166,7 +174,7 @@ def _told_in_task(error: Exception) -> HoldfastError | None:
     if not _is_sparks(error):
         return None
     told = _OWN_ERROR.search(_text(error))
-    kinds = {kind.__name__: kind for kind in (AddressError, StorageFullError, ReadOnlyError)}
+    kinds = {kind.__name__: kind for kind in (AddressError, NotDurableError, StorageFullError, ReadOnlyError)}
     return kinds[told[1]](told[2]) if told is not None and told[1] in kinds else None
 
 

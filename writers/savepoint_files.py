@@ -1,7 +1,7 @@
 """What a savepoint consists of: every state of its source, written anew or copied, and its manifest."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.clock import Environment
@@ -9,13 +9,14 @@ from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, Chunk, KeepAll, Scope, StateInfo
+from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, Chunk, KeepAll, Scope, StateInfo, StoredFile
 from holdfast.writers.bytes_writer import write_bytes
 from holdfast.writers.copying import copy_state
 from holdfast.writers.directories import DIRECTORY
 from holdfast.writers.directory_reader import DirectoryReader
 from holdfast.writers.failures import explaining
 from holdfast.writers.manifest_file import store_manifest
+from holdfast.writers.presence import require_there
 from holdfast.writers.restore import Checkpoint
 from holdfast.writers.savepoint_places import DATA
 from holdfast.writers.spark_session import active_session
@@ -30,9 +31,9 @@ ReadState = Callable[[StateInfo], Any]  # gives what the state writer takes: a D
 OpenStates = Callable[[Checkpoint], ReadState]  # raises UsageError, before anything is opened, where they cannot be read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SavepointFiles:
-    """Writes what a savepoint consists of: every state of a source, then the manifest. `acks` has what was written, also if it fails."""
+    """Writes what a savepoint consists of: every state of a source, then the manifest. `written` says what, also if it fails."""
 
     place: Storage
     environment: Environment
@@ -41,11 +42,21 @@ class SavepointFiles:
     attempt: AttemptToken
     checkpoint_id: CheckpointId
     name: str
-    acks: list[Ack]
     stores: Collection[str] = ()  # states of directories that are read as rows
+    acks: list[Ack] = field(default_factory=list)
+    manifest: StoredFile | None = None
+
+    @property
+    def written(self) -> tuple[StoredFile, ...]:
+        """Every file that is there by now, with paths from the savepoint's own directory."""
+        files = tuple(file for ack in self.acks for file in ack.files)
+        return files if self.manifest is None else (*files, self.manifest)
 
     def write(self, source: Checkpoint, max_parallelism: int) -> CommitRequest:
-        """The request to commit it, with paths from the savepoint's own directory."""
+        """The request to commit it, with paths from the savepoint's own directory, once every file is where this process sees that.
+
+        Raises UnsafeSettingsError: a host has written to another file system.
+        """
         metadata = CheckpointMetaData(
             checkpoint_id=self.checkpoint_id, timestamp=self.environment.now(), is_savepoint=True, target_directory=self.place.address
         )
@@ -80,6 +91,8 @@ class SavepointFiles:
             chunks=content,
             files={file.file_id: file for file in files},
         )
+        self.manifest = store_manifest(self.place, manifest)
+        require_there(self.place, [self.manifest, *files])
         return CommitRequest(
             attempt=self.attempt,
             content=content,
@@ -87,7 +100,7 @@ class SavepointFiles:
             inherited=frozenset(),
             files=files,
             acks=tuple(self.acks),
-            manifest=store_manifest(self.place, manifest),
+            manifest=self.manifest,
             progress=manifest.progress,
             retention=KeepAll(),
         )

@@ -26,7 +26,7 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import Ack, AttemptToken, Status, StoredFile
+from holdfast.catalog.types import AttemptToken, Status, StoredFile
 from holdfast.writers.copying import copy_object
 from holdfast.writers.directories import DIRECTORY
 from holdfast.writers.manifest_file import load_manifest
@@ -71,20 +71,18 @@ class SavepointWriter:
         opened: AttemptOpened = self.transactor.run(lambda state: savepoint_rules.open_savepoint(state, ref, token, name, process))
         directory = paths.savepoint_directory(ref.job_id, name, token)
         place = PrefixStorage(self.storage, directory) if target is None else PrefixStorage(target, paths.savepoint_name(name, token))
-        acks: list[Ack] = []
+        assert opened.checkpoint_id is not None
+        files = SavepointFiles(
+            place=place,
+            environment=self.environment,
+            state_writer=self.state_writer,
+            read_state=read_state,
+            attempt=token,
+            checkpoint_id=opened.checkpoint_id,
+            name=name,
+            stores=self.stores,
+        )
         try:
-            assert opened.checkpoint_id is not None
-            files = SavepointFiles(
-                place=place,
-                environment=self.environment,
-                state_writer=self.state_writer,
-                read_state=read_state,
-                attempt=token,
-                checkpoint_id=opened.checkpoint_id,
-                name=name,
-                acks=acks,
-                stores=self.stores,
-            )
             request = files.write(source, source.manifest.max_parallelism)
             request = _within(request, directory) if target is None else _outside(request, place)
             committed: CheckpointCommitted = self.transactor.run(
@@ -93,7 +91,7 @@ class SavepointWriter:
         except UnknownOutcomeError:
             raise  # it may have landed
         except BaseException as error:
-            rows = [replace(file, path=f"{directory}/{file.path}") for ack in acks for file in ack.files] if target is None else []
+            rows = [replace(file, path=f"{directory}/{file.path}") for file in files.written] if target is None else []
             if self._abort(ref, token, error, rows) and target is not None:
                 _discard(place, error)
             raise
@@ -181,7 +179,6 @@ def rekey_savepoint(
         attempt=token,
         checkpoint_id=source.checkpoint_id,
         name=source.manifest.savepoint,
-        acks=[],
     )
     try:
         files.write(source, max_parallelism)

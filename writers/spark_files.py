@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.catalog.clock import Environment
-from holdfast.catalog.errors import CorruptionError, UnsafeSettingsError
+from holdfast.catalog.errors import AddressError, CorruptionError, NotDurableError, UnsafeSettingsError
+from holdfast.catalog.local_walk import not_durable
 from holdfast.catalog.paths import file_id
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, Role, Scope, StateInfo, StoredFile
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task: starting one costs as much as digesting some megabytes
 TASK_FILES = 64
+ASKED = 32  # tasks, of which each executor probably gets one
 
 PARQUET = "parquet"
 PART_FILE = re.compile(r"/part-(\d+)-[^/]*$")  # as Spark's writer names the file of a partition
@@ -51,13 +53,15 @@ REPORT_SCHEMA = pa.schema(
         pa.field("digest_ms", pa.int64(), nullable=False),
         pa.field("upload_ms", pa.int64()),
         pa.field("subtask", pa.int32()),
+        pa.field("not_durable", pa.string()),
+        pa.field("errno", pa.int32()),
     ]
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """What an executor says of one file. Without a size: there is none where it ran."""
+    """What an executor says of one file. Without a size: there is none where it ran; or its sync failed, and `not_durable` says how."""
 
     path: str
     size_bytes: int | None = None
@@ -66,17 +70,25 @@ class FileReport:
     digest_ms: int = 0
     upload_ms: int | None = None  # of the task that made the file, where it could be timed
     subtask: int | None = None  # the number of that task's partition
+    not_durable: str | None = None
+    errno: int | None = None
+
+    @classmethod
+    def of_failed_sync(cls, path: str, error: NotDurableError) -> "FileReport":
+        """An answer, and not a failed task, which would be tried again: the next sync of the same bytes would succeed."""
+        return cls(path=path, not_durable=str(error), errno=error.errno)
 
     @property
     def rows(self) -> int:
         return sum(part.rows or 0 for part in self.parts)
 
 
-def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject], environment: Environment) -> list[FileReport]:
+def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject], environment: Environment) -> Sequence[FileReport]:
     """Digest, sync and footer of files that Spark's own writer left, taken where the executors are; the files are durable when it returns.
 
     Raises:
         UnsafeSettingsError: an executor does not see a file as the driver does.
+        NotDurableError: a sync failed where an executor is; it is not tried again.
     """
     reports = _over_files(spark, files, partial(_seal_file, storage, environment))
     sizes = {file.path: file.size_bytes for file in files}
@@ -91,7 +103,7 @@ def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject],
     return reports
 
 
-def digests(spark: "SparkSession", storage: Storage, parts: Mapping[str, Sequence[Part]]) -> list[FileReport]:
+def digests(spark: "SparkSession", storage: Storage, parts: Mapping[str, Sequence[Part]]) -> Sequence[FileReport]:
     """Size of each file, and digests of these parts of it, as the executors read them; the rest of a file is not read."""
     files = [StoredObject(path=path, size_bytes=sum(part.length_bytes for part in read)) for path, read in parts.items()]
     return _over_files(spark, files, partial(digest_parts, storage, parts))
@@ -107,6 +119,21 @@ def require_all_rows(reports: Sequence[FileReport], observation: "Observation", 
             "mount the catalog's file system on every host at the same path, if one lacks it, and write again in a new attempt"
         )
         raise CorruptionError(msg)
+
+
+def require_root_on_executors(spark: "SparkSession", storage: Storage) -> None:
+    """Raises AddressError, which names a host, if an executor that answers does not see the root. To explain why files are missing."""
+    answers = spark.range(0, ASKED, 1, ASKED).mapInArrow(partial(_complaints, storage), "complaint string").collect()
+    if answers:
+        raise AddressError(answers[0].complaint)
+
+
+def _complaints(storage: Storage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        try:
+            storage.require_root()
+        except AddressError as error:
+            yield pa.RecordBatch.from_pylist([{"complaint": str(error)}])
 
 
 def acks_for(reports: Iterable[FileReport], context: UploadContext, *, upload_ms: int, sort_ms: int | None = None) -> list[Ack]:
@@ -171,10 +198,20 @@ def state_info_of(schema: "StructType", context: UploadContext, acks: Iterable[A
     )
 
 
-def collect_reports(reported: "DataFrame") -> list[FileReport]:
-    """Run the DataFrame, of rows in REPORT_SCHEMA, once."""
+def collect_reports(reported: "DataFrame") -> Sequence[FileReport]:
+    """Run the DataFrame, of rows in REPORT_SCHEMA, once. Raises NotDurableError."""
     rows = (row.asDict(recursive=True) for row in reported.collect())
-    return [FileReport(**{**row, "parts": tuple(Part(**part) for part in row["parts"])}) for row in rows]
+    return require_durable([FileReport(**{**row, "parts": tuple(Part(**part) for part in row["parts"])}) for row in rows])
+
+
+def require_durable(reports: Sequence[FileReport]) -> Sequence[FileReport]:
+    """The reports, if no executor failed to make its file durable. Raises NotDurableError, with the first one's words."""
+    failed = next((report for report in reports if report.not_durable is not None), None)
+    if failed is None:
+        return reports
+    error = NotDurableError(failed.not_durable)
+    error.errno = failed.errno
+    raise error
 
 
 def report_schema() -> "StructType":
@@ -226,7 +263,7 @@ def _chunk(part: Part, file: StoredFile, context: UploadContext, subtask: int | 
     )
 
 
-def _over_files(spark: "SparkSession", files: Sequence[StoredObject], work: Callable[[str], FileReport]) -> list[FileReport]:
+def _over_files(spark: "SparkSession", files: Sequence[StoredObject], work: Callable[[str], FileReport]) -> Sequence[FileReport]:
     shares = _shares(files)
     if not shares:
         return []
@@ -270,7 +307,14 @@ def _seal_file(storage: Storage, environment: Environment, path: str) -> FileRep
     except FileNotFoundError:
         return FileReport(path=path)
     digest_ms = milliseconds(started, environment)
-    storage.make_durable(path)
+    try:
+        storage.make_durable(path)
+    except NotDurableError as error:
+        return FileReport.of_failed_sync(path, error)
+    except FileNotFoundError:
+        return FileReport(path=path)
+    except OSError as error:  # of whatever storage: it is the sync that failed
+        return FileReport.of_failed_sync(path, not_durable(path, error))
     part = PART_FILE.search(path)
     subtask = int(part[1]) if part else None
     return FileReport(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256, parts=parts, digest_ms=digest_ms, subtask=subtask)

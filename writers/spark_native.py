@@ -8,7 +8,7 @@ from holdfast.catalog.errors import AlreadyExistsError, CorruptionError
 from holdfast.catalog.paths import native_directory
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.types import Ack
-from holdfast.writers.spark_files import acks_for, milliseconds, require_all_rows, seal
+from holdfast.writers.spark_files import acks_for, milliseconds, require_all_rows, require_root_on_executors, seal
 from holdfast.writers.spark_frame import counted, keyed
 from holdfast.writers.spark_key_groups import arranged
 from holdfast.writers.spark_session import STOCK_COMMIT, refuse_own_committer, settings, spark_url
@@ -54,17 +54,23 @@ class NativeVehicle:
             UsageError: the DataFrame cannot be a state.
             UnsafeSettingsError: the session cannot be made to commit files in Spark's stock way, or its hosts do not share the file system.
             AlreadyExistsError: the write call's directory is there already.
+            AddressError: a host does not see the catalog.
             CorruptionError: the files are not the whole of what Spark wrote.
         """
         frame, observation = counted(arranged(keyed(df, context), context))
         refuse_own_committer(df.sparkSession)
+        context.storage.require_root()  # Spark would make a missing one
         directory = _directory(context)
         started = self.environment.monotonic_s()
         with timed_sort_of_savepoint(df.sparkSession, context, self.environment) as sort:
             _write_parquet(frame, context, directory)
         upload_ms = milliseconds(started, self.environment)
         reports = seal(df.sparkSession, context.storage, _part_files(context.storage, directory), self.environment)
-        require_all_rows(reports, observation, context)
+        try:
+            require_all_rows(reports, observation, context)
+        except CorruptionError:
+            require_root_on_executors(df.sparkSession, context.storage)
+            raise
         return acks_for(reports, context, upload_ms=upload_ms, sort_ms=sort.ms)
 
 

@@ -17,9 +17,11 @@ from pyspark.sql.types import StructType
 from holdfast.catalog import job_rules, lifecycle
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import open_transactor
-from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError, UsageError
+from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError, UnknownOutcomeError, UsageError
 from holdfast.catalog.facts import AttemptOpened
+from holdfast.catalog.guard import GuardedStorage
 from holdfast.catalog.lifecycle import Transaction
+from holdfast.catalog.marker import read_marker
 from holdfast.catalog.murmur3 import hash_columns, key_group_of
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
@@ -32,9 +34,9 @@ from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.increments import Written, in_full
 from holdfast.writers.manifest_file import load_committed
 from holdfast.writers.registration import register_job
-from holdfast.writers.spark_files import FileReport, acks_for, state_info_of
+from holdfast.writers.spark_files import FileReport, acks_for, require_durable, state_info_of
 from holdfast.writers.spark_frame import check_schema
-from holdfast.writers.spark_streamed import ROW_GROUP_BYTES, row_groups, upload_tables
+from holdfast.writers.spark_streamed import ROW_GROUP_BYTES, report_of_task, row_groups
 from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
 from holdfast.writers.vehicles import state_writer
 
@@ -56,7 +58,8 @@ def open_write(path: str, job: str, state: str, key: Sequence[str], schema: Stru
     require_state_name(state)
     check_schema(schema, state, key)
     _require_hashes(schema, state, key)
-    storage, environment = open_storage(path), SystemEnvironment()
+    place, environment = open_storage(path), SystemEnvironment()
+    storage = GuardedStorage(place, read_marker(place).catalog_id)
     transactor = open_transactor(storage, environment)
     job_id = register_job(transactor, environment, job, None)
     token = AttemptToken(environment.new_id())
@@ -163,11 +166,11 @@ class SourceWriter(DataSourceArrowWriter):
                     yield self._with_groups(batch)
 
         environment = SystemEnvironment()
-        report = upload_tables(row_groups(filled(), ROW_GROUP_BYTES), task.taskAttemptId(), self._context, environment)
+        report = report_of_task(row_groups(filled(), ROW_GROUP_BYTES), task.taskAttemptId(), self._context, environment)
         return Uploaded(None if report is None else replace(report, subtask=task.partitionId()), rows)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Raises CorruptionError if a partition is missing or not whole, and whatever the commit of a checkpoint raises."""
+        """Raises CorruptionError if a partition is missing or not whole, NotDurableError, and what the commit of a checkpoint raises."""
         reports = self._whole(messages)
         transactor = self._write.transactor()
         transactor.keep_handles_of(self._write.opened.job_id)  # by which the commit knows which intervals it ends
@@ -178,15 +181,24 @@ class SourceWriter(DataSourceArrowWriter):
             lambda context: self._write.written(context, acks_for(reports, context, upload_ms=0)),
         )
         # Nobody goes on from here in this process; and what the job keeps is for its own program to say.
-        request, _ = writer.seal(KeepAll(), AttemptToken(SystemEnvironment().new_id()))
-        transactor.run(lambda state: lifecycle.commit_checkpoint(state, self._write.opened.job_id, replace(request, next_attempt=None)))
+        try:
+            request, _ = writer.seal(KeepAll(), AttemptToken(SystemEnvironment().new_id()))
+            transactor.run(lambda state: lifecycle.commit_checkpoint(state, self._write.opened.job_id, replace(request, next_attempt=None)))
+        except UnknownOutcomeError:
+            raise  # it may have landed
+        except Exception as error:
+            # Here and not in `abort`, which knows nothing of the manifest; it finds the attempt ended.
+            with suppress(Exception):
+                self._write.end(transactor, f"{type(error).__name__}: {error}"[:500], writer.written_files)
+            raise
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """End the attempt, unless it has been ended.
 
         What the tasks uploaded becomes rows of files, which vacuum takes; scrub finds the rest.
         """
-        files = tuple(file for ack in acks_for(_reports(messages), self._context, upload_ms=0) for file in ack.files)
+        durable = [report for report in _reports(messages) if report.not_durable is None]
+        files = tuple(file for ack in acks_for(durable, self._context, upload_ms=0) for file in ack.files)
         self._write.end(self._write.transactor(), "Spark aborted the write", files)
 
     def _with_groups(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -195,10 +207,10 @@ class SourceWriter(DataSourceArrowWriter):
         groups = key_group_of(keys, self._context.max_parallelism) if keys else pa.array([0], pa.int32()).take([0] * batch.num_rows)
         return named.append_column(KEY_GROUP_COLUMN, groups)
 
-    def _whole(self, messages: Sequence[WriterCommitMessage | None]) -> list[FileReport]:
+    def _whole(self, messages: Sequence[WriterCommitMessage | None]) -> Sequence[FileReport]:
         untold = sum(not isinstance(message, Uploaded) for message in messages)
         given = sum(message.rows for message in messages if isinstance(message, Uploaded))
-        reports = _reports(messages)
+        reports = require_durable(_reports(messages))
         found = sum(report.rows for report in reports)
         if untold or given != found:
             msg = (

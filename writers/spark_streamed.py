@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.catalog.clock import Environment, SystemEnvironment
-from holdfast.catalog.errors import CorruptionError
+from holdfast.catalog.errors import CorruptionError, NotDurableError
 from holdfast.catalog.paths import streamed_file
 from holdfast.catalog.types import Ack
 from holdfast.writers.parquet_layout import Part, PartDigests, parts_of
@@ -66,14 +66,22 @@ def _upload(
 
 
 def upload_of_task(tables: Iterator[pa.Table], context: UploadContext, environment: Environment) -> Iterator[pa.RecordBatch]:
-    """In a task: its file, with a row group for each table, and the report of it; nothing where there is no table."""
+    """In a task: its file, with a row group for each table, and the report of it (or of its failed sync); nothing without a table."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
     assert task is not None
-    report = upload_tables(tables, task.taskAttemptId(), context, environment)
+    report = report_of_task(tables, task.taskAttemptId(), context, environment)
     if report is not None:
         yield report_batch([replace(report, subtask=task.partitionId())])
+
+
+def report_of_task(tables: Iterator[pa.Table], task_id: int, context: UploadContext, environment: Environment) -> FileReport | None:
+    """As `upload_tables`, for a task that Spark would try again: a failed sync is an answer, which ends the attempt."""
+    try:
+        return upload_tables(tables, task_id, context, environment)
+    except NotDurableError as error:
+        return FileReport.of_failed_sync(context.storage.address, error)
 
 
 def upload_tables(tables: Iterator[pa.Table], writer_id: int | str, context: UploadContext, environment: Environment) -> FileReport | None:

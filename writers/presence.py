@@ -1,0 +1,44 @@
+"""The driver's look at what tasks acknowledged, before the commit: each new file is where this process sees the catalog, with its size.
+
+An acknowledgement is the word of a host that may have written to another disk. What every process reads later is what this one sees. No
+bytes are read: digests were taken by who wrote them.
+"""
+
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.catalog.errors import UnsafeSettingsError
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.types import StoredFile
+
+_FEW, _LOOKERS = 32, 8  # a look costs microseconds on a disk of one's own, and a round trip elsewhere
+
+
+def require_there(storage: Storage, files: Sequence[StoredFile]) -> None:
+    """Raises UnsafeSettingsError, which names the first, unless each of these files is there with its size."""
+    if len(files) <= _FEW:
+        found = [_problem(storage, file) for file in files]
+    else:
+        with ThreadPoolExecutor(_LOOKERS) as lookers:
+            found = [*lookers.map(lambda file: _problem(storage, file), files)]
+    problems = [problem for problem in found if problem is not None]
+    if problems:
+        more = f" (and {len(problems) - 1} more files)" if problems[1:] else ""
+        msg = (
+            f"{problems[0]}{more}: a host of this session does not see the file system that {storage.address} is on, and wrote to "
+            "another. Nothing was committed: mount it on every host at the same path, then write again in a new attempt"
+        )
+        raise UnsafeSettingsError(msg)
+
+
+def _problem(storage: Storage, file: StoredFile) -> str | None:
+    try:
+        size_bytes = storage.size(file.path)
+    except FileNotFoundError:
+        found = "is not there"
+    else:
+        if size_bytes == file.size_bytes:
+            return None
+        found = f"has {size_bytes} bytes"
+    return f"{file.path} was acknowledged with {file.size_bytes} bytes, and {found} on the driver ({socket.gethostname()})"
