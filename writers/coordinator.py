@@ -400,6 +400,7 @@ class Coordinator:
 
     def _abandon(self, writer: CheckpointWriter, reason: str) -> None:
         """End the attempt of a writer, with what it has acknowledged so far. Called from the thread of an alarm as well."""
+        self._storage.require_root()  # what lies at the catalog's path may be another's ledger by now
         # What another job's checkpoint is pinned by is this attempt alone: the next one takes the pin over.
         again = AttemptToken(self._environment.new_id()) if self._is_forked else None
         self._opened = self._end(writer.attempt, reason, writer.written_files, again)

@@ -113,6 +113,7 @@ class SavepointWriter:
     def _abort(self, ref: Ref, token: AttemptToken, error: BaseException, files: list[StoredFile]) -> bool:
         """Whether the attempt was open until now, so that it can never have been committed."""
         try:
+            self.storage.require_root()  # what lies at the catalog's path may be another's ledger by now
             self.transactor.run(
                 lambda state: end_attempt(state, ref.job_id, token, Status.ABORTED, f"{type(error).__name__}: {error}"[:500], files)
             )

@@ -1,0 +1,180 @@
+"""Run by test_sick_executors: an executor in a mount namespace of its own, which sees at the catalog's path what a sick host sees.
+
+The executor's JVM is started through a wrapper, within `unshare -m`; from then on `nsenter` mounts over the root what it shall see. Prints a
+line of JSON for each sickness and way of uploading: the error, and what of the catalog changed. No write succeeds on a sick host.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import holdfast
+from holdfast.demo.sessions import link_spark_home
+from holdfast.writers import spark_groups
+from tests.spark_support import build_session
+from tests.support.front_door import LARGE, ask
+from tests.support.invariants import assert_catalog_sound
+
+WRAPPER = """#!/bin/sh
+case "$*" in
+*CoarseGrainedExecutorBackend*) echo $$ >> {pids}; exec unshare -m {java} "$@" ;;
+esac
+exec {java} "$@"
+"""
+
+
+class Host:
+    """The executor's view of the root, `<directory>/mount/catalog`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.pids = directory / "pids"
+        self.root = directory / "mount" / "catalog"
+        self.other = directory / "other"
+        java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else Path(str(shutil.which("java"))).resolve()
+        wrapper = directory / "java" / "bin" / "java"
+        wrapper.parent.mkdir(parents=True)
+        wrapper.write_text(WRAPPER.format(pids=self.pids, java=java))
+        wrapper.chmod(0o755)
+        os.environ["JAVA_HOME"] = str(directory / "java")
+
+    def see(self, sickness: str) -> None:
+        commands = {
+            "missing": ["mount -t tmpfs none {root.parent}"],
+            "empty": ["mount -t tmpfs none {root}"],
+            "another-catalog": ["mount --bind {other} {root}"],
+            "read-only": ["mount --bind {root} {root}", "mount -o remount,bind,ro {root}"],
+        }[sickness]
+        for command in commands:
+            self._run(command.format(root=self.root, other=self.other))
+
+    def heal(self, sickness: str) -> None:
+        self._run(f"umount -l {self.root.parent if sickness == 'missing' else self.root}")
+
+    def _run(self, command: str) -> None:
+        for pid in self.pids.read_text().split():
+            subprocess.run(["nsenter", "-t", pid, "-m", *command.split()], check=True)
+
+
+# ---- ways of uploading ----------------------------------------------------------------------------------------------------------
+
+
+def rows(spark: Any) -> Any:
+    return spark.range(0, 100, 1, 2).selectExpr("id AS k", "id AS v")
+
+
+def whole(upload: Any, spark: Any, catalog: holdfast.Catalog) -> None:
+    with catalog.coordinate("j", upload=upload) as job, job.checkpoint() as cp:
+        cp.write("x", rows(spark).selectExpr("k", "v + 1 AS v"), key=["k"])
+
+
+def changed_groups(spark: Any, catalog: holdfast.Catalog) -> None:
+    with catalog.coordinate("j") as job, job.checkpoint() as cp:
+        cp.write("x", rows(spark).selectExpr("k", "if(k < 9, -1, v) AS v"), key=["k"], mode="changed-groups")
+
+
+def change_set(spark: Any, catalog: holdfast.Catalog) -> None:
+    with catalog.coordinate("j") as job, job.checkpoint() as cp:
+        cp.write_changes("x", upserts=rows(spark).selectExpr("k", "-v AS v"), key=["k"])
+
+
+def upload_in_task(writer: holdfast.DirectoryWriter, snapshot: str, batches: Any) -> Any:
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"ack": [writer.write(snapshot, subtask=0).ack()]})
+
+
+def directories(spark: Any, catalog: holdfast.Catalog) -> None:
+    snapshot = Path(catalog.address).parent.parent / "snapshot"
+    with catalog.coordinate("j") as job, job.checkpoint() as cp:
+        upload = partial(upload_in_task, cp.directories("rocks", subtasks=1), str(snapshot))
+        cp.acknowledge("rocks", [bytes(row.ack) for row in spark.range(0, 1, 1, 1).mapInArrow(upload, "ack binary").collect()])
+
+
+def own_in_task(owner: holdfast.Owner, batches: Any) -> Any:
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"path": [owner.write("wal", LARGE).path]})
+
+
+def owned(spark: Any, catalog: holdfast.Catalog) -> None:
+    spark.range(0, 1, 1, 1).mapInArrow(partial(own_in_task, catalog.own("j", "log")), "path string").collect()
+
+
+def source(spark: Any, catalog: holdfast.Catalog) -> None:
+    rows(spark).write.format("holdfast").mode("overwrite").options(job="j", state="x", key="k").save(catalog.address)
+
+
+def savepoint(outside: bool, spark: Any, catalog: holdfast.Catalog) -> None:
+    target = Path(catalog.address).parent / "target" if outside else None  # what hides the root's parent hides this too
+    catalog.savepoint("j", f"s {os.urandom(4).hex()}", target=target, spark=spark, upload="streamed")
+
+
+WAYS: dict[str, Callable[[Any, holdfast.Catalog], None]] = {
+    "native": partial(whole, "native"),
+    "streamed": partial(whole, "streamed"),
+    "changed groups": changed_groups,
+    "change set": change_set,
+    "directories": directories,
+    "owner": owned,
+    "format": source,
+    "savepoint": partial(savepoint, False),
+    "savepoint outside": partial(savepoint, True),
+}
+# The way of most for each sickness; all for the worst. What is outside the root sees nothing of what is mounted over that.
+TRIED = {
+    "empty": [way for way in WAYS if way != "savepoint outside"],
+    "missing": ["native", "streamed", "savepoint outside", "directories"],
+    "another-catalog": ["native", "streamed", "directories", "format"],
+    "read-only": ["native", "streamed"],
+}
+
+
+def tried(way: str, spark: Any, catalog: holdfast.Catalog) -> dict[str, Any]:
+    try:
+        WAYS[way](spark, catalog)
+    except Exception as error:
+        return {"error": type(error).__name__, "is_ours": isinstance(error, holdfast.HoldfastError), "said": str(error)[:20_000]}
+    return {"error": None, "is_ours": False, "said": ""}
+
+
+def main(directory: Path) -> None:
+    host = Host(directory)
+    host.root.parent.mkdir()
+    (directory / "snapshot").mkdir()
+    (directory / "snapshot" / "1.sst").write_bytes(LARGE)
+    holdfast.open(host.other, create=True).close()
+    os.environ["SPARK_HOME"] = str(link_spark_home(directory))
+    spark = build_session("local-cluster[1,2,1024]", {"spark.local.dir": str(directory / "local")})
+    spark.dataSource.register(holdfast.HoldfastDataSource)
+    spark_groups.ROWS_HERE = 0  # by tasks, however few
+    with holdfast.open(host.root, create=True) as catalog:
+        with catalog.coordinate("j") as job, job.checkpoint() as cp:
+            cp.write("x", rows(spark), key=["k"], mode="changed-groups")
+        for sickness, ways in TRIED.items():
+            host.see(sickness)
+            for way in ways:
+                found = tried(way, spark, catalog)
+                committed = ask(catalog, "SELECT count(*) FROM checkpoints")[0][0]
+                print(json.dumps({"sickness": sickness, "way": way, **found, "committed": committed}), flush=True)
+            host.heal(sickness)
+        assert catalog.checkpoint("j").read(spark, "x").filter("k = v").count() == 100
+        catalog.close()
+        for way in ("native", "streamed", "changed groups", "change set", "directories", "format"):
+            WAYS[way](spark, catalog)
+        catalog.vacuum()
+        catalog.scrub()
+        assert catalog.verify().damages == ()
+        assert_catalog_sound(catalog)
+    strangers = [str(path) for path in host.other.rglob("*") if path.is_file() and "jobs/" in str(path.relative_to(host.other))]
+    print(json.dumps({"healthy again": True, "strangers": strangers}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
