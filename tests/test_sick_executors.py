@@ -11,7 +11,13 @@ import pytest
 
 from holdfast.demo.processes import session_members
 
-WHERE_IT_LIES = {"empty": "it has no holdfast.json", "missing": "is not a directory on host", "another-catalog": "is of another catalog"}
+WHERE_IT_LIES = {
+    "empty": "it has no holdfast.json",
+    "empty-target": "and is not there on the driver",
+    "missing": "is not a directory on host",
+    "another-catalog": "is of another catalog",
+    "read-only": "Mount it for writing",
+}
 
 
 def may_mount() -> bool:
@@ -46,4 +52,4 @@ def test_an_executor_that_does_not_see_the_catalog_commits_nothing(tmp_path: Pat
         assert str(tmp_path) in each["said"], each
         # The program's own action, and Spark's own source, fail with Spark's error, in which ours stands.
         assert each["is_ours"] or each["way"] in ("directories", "owner", "format"), each
-        assert WHERE_IT_LIES.get(each["sickness"], "Mount it for writing") in each["said"], each
+        assert WHERE_IT_LIES[each["sickness"]] in each["said"], each

@@ -17,7 +17,7 @@ from holdfast.facade import Catalog
 from holdfast.writers import spark_groups
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound
-from tests.support.sick_hosts import ELSEWHERE, REFUSING, SICKNESSES, Sickness, open_sick, travelled
+from tests.support.sick_hosts import ELSEWHERE, REFUSING, SICKNESSES, Sickness, TravellingStorage, open_sick, travelled
 
 SAID = {
     "missing": (holdfast.AddressError, "is not a directory on host .*Mount it on every host"),
@@ -235,30 +235,30 @@ def change_set(spark, cp) -> None:
     cp.write_changes("x", upserts=rows(spark, 2).limit(5), deletes=rows(spark).filter("k > 190"), key=["k"])
 
 
-QUICK = {("streamed", "empty"), ("changed_groups", "empty"), ("native", "failed-sync")}
 WAYS = {"streamed": streamed, "changed_groups": changed_groups, "change_set": change_set, "native": streamed}
+QUICK = [pytest.param("streamed", ["empty"], id="streamed-empty"), pytest.param("native", ["failed-sync"], id="native-failed-sync")]
+ALL = [pytest.param(way, SICKNESSES, id=f"{way}-all", marks=pytest.mark.slow) for way in WAYS]
 
 
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize(
-    ("way", "name"),
-    [pytest.param(way, name, marks=() if (way, name) in QUICK else pytest.mark.slow) for way in WAYS for name in SICKNESSES],
-)
-def test_tasks_of_spark_on_a_sick_host_acknowledge_nothing(spark, root: Path, tmp_path: Path, monkeypatch, way: str, name: str) -> None:
+@pytest.mark.parametrize(("way", "names"), QUICK + ALL)
+def test_tasks_of_spark_on_a_sick_host_acknowledge_nothing(spark, root: Path, tmp_path: Path, monkeypatch, way: str, names) -> None:
     """The driver and Spark's own writer see the catalog; the Python of every task does not, or its disk refuses."""
     monkeypatch.setattr(spark_groups, "ROWS_HERE", 0)
-    sickness = Sickness.of(name, tmp_path / "aside")
-    with open_sick(root, sickness) as catalog:
-        with catalog.coordinate("j", upload="native" if way == "native" else "streamed") as job:
-            healthy, job._storage = job._storage, GuardedStorage(LocalStorage(root), catalog.catalog_id)
-            with job.checkpoint() as cp:
-                cp.write("x", rows(spark), key=["k"], mode="changed-groups")
-            job._storage = healthy
+    tried = []
+    with holdfast.open(root) as catalog, catalog.coordinate("j", upload="native" if way == "native" else "streamed") as job:
+        with job.checkpoint() as cp:
+            cp.write("x", rows(spark), key=["k"], mode="changed-groups")
+        healthy = job._storage
+        for name in names:
+            sickness = Sickness.of(name, tmp_path / name)
             sickness.armed.touch()
+            job._storage = GuardedStorage(TravellingStorage(root, sickness), catalog.catalog_id)
             with refused(name, "writing state 'x' of checkpoint"), job.checkpoint() as cp:
+                tried.append(cp)
                 WAYS[way](spark, cp)
-        assert statuses(catalog, [cp]) == {"aborted"}
+            assert sickness.strangers() == []
+        job._storage = healthy
+        assert statuses(catalog, tried) == {"aborted"}
         assert catalog.checkpoint("j").read(spark, "x").filter("k = v").count() == 200
-    assert sickness.strangers() == []
-    sickness.armed.unlink(missing_ok=True)
     assert_nothing_happened(root, committed=2)
