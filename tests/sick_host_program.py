@@ -133,7 +133,7 @@ WAYS: dict[str, Callable[[Any, holdfast.Catalog], None]] = {
 TRIED = {
     "empty": [way for way in WAYS if way != "savepoint outside"],
     "empty-target": ["savepoint outside"],
-    "missing": ["native", "streamed", "directories"],
+    "missing": ["streamed", "directories", "native"],  # the last makes the root by itself
     "another-catalog": ["native", "streamed", "directories", "format"],
     "read-only": ["native", "streamed"],
 }

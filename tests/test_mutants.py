@@ -13,6 +13,7 @@ from holdfast.catalog import lifecycle
 from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, FencedError, RefusedError
 from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose
 from holdfast.compaction import vacuum
+from holdfast.writers import attempt_content
 from holdfast.writers.manifest_file import load_committed
 from tests.model import explore
 from tests.support.faults import Crash
@@ -390,7 +391,9 @@ def test_every_rule_has_its_story() -> None:
 
 
 @pytest.mark.parametrize(("name", "story"), [(name, story) for name, stories in STORIES.items() for story in stories])
-def test_without_its_rule_the_story_ends_badly(name: str, story: Callable[[], None]) -> None:
+def test_without_its_rule_the_story_ends_badly(name: str, story: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    # The driver's look would find some of it as well; but a cleaner that comes after the look it does not see.
+    monkeypatch.setattr(attempt_content, "require_there", lambda *_: None)
     with MUTANTS[name].without(), pytest.raises((AssertionError, DamagedFileError)):
         story()
 

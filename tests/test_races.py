@@ -306,8 +306,8 @@ def test_a_commit_that_landed_with_its_response_lost_is_success_told_once(world:
     version = world.log.version
     with coordinator.checkpoint() as writer:
         write_states(writer, {"planes": [b"two"]})
-        process.arm({2: "lost"})  # the manifest is made, then the commit is sent
-    assert process.faults.log[1][0] == "append"
+        process.arm({3: "lost"})  # the manifest is made, the files are looked at, then the commit is sent
+    assert process.faults.log[2][0] == "append"
     assert writer.result is not None
     assert world.log.version == version + 1
     assert world.job().head == writer.result.checkpoint_id == 2

@@ -1,7 +1,7 @@
 """What an attempt at a checkpoint has so far: states, acknowledgements, and whether it is still open. Sealed, it is what to commit."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from holdfast.catalog import facts as f
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.commit_rule import Identity
-from holdfast.catalog.errors import RefusedError, UsageError
+from holdfast.catalog.errors import RefusedError, UnsafeSettingsError, UsageError
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import JobState, Ref
 from holdfast.catalog.storage import Storage
@@ -163,7 +163,6 @@ class AttemptContent:
         Raises:
             RefusedError: a write failed and was neither repeated nor removed; the parent's state would be carried in its place.
             AttemptEndedError, ForeignTokensError: the manifest's place is taken.
-            UnsafeSettingsError: a file that was acknowledged is not where this process sees the catalog.
         """
         for shares in self._directories.values():
             self._take(shares.finish(), shares.writer.context)
@@ -177,8 +176,6 @@ class AttemptContent:
         content = (*reused, *(chunk for state in written for chunk in state.content))
         manifest = self._manifest(states, content)
         self._manifest_file = store_manifest(self._storage, manifest)
-        before = self._parent.files if self._parent else {}
-        require_there(self._storage, [self._manifest_file, *(file for id_, file in manifest.files.items() if id_ not in before)])
         request = CommitRequest(
             attempt=self._attempt,
             content=content,
@@ -193,6 +190,19 @@ class AttemptContent:
             owned=self._owned,
         )
         return request, manifest
+
+    def require_there(self, manifest: Manifest, may_commit: Callable[[], object]) -> None:
+        """Look at every file that the sealed content refers to and the parent has not: it is where this process sees the catalog.
+
+        `may_commit` raises where the ledger's rules forbid the commit: that is why cleanup may have taken a file, and is told instead.
+        Raises UnsafeSettingsError: a host has written to another file system.
+        """
+        before = self._parent.files if self._parent else {}
+        try:
+            require_there(self._storage, [file for file_id, file in manifest.files.items() if file_id not in before])
+        except UnsafeSettingsError:
+            may_commit()
+            raise
 
     def _require_finished(self) -> None:
         if self._unfinished:

@@ -370,6 +370,7 @@ class Coordinator:
     def _commit(self, writer: CheckpointWriter) -> None:
         next_attempt = AttemptToken(self._environment.new_id())
         request, manifest = writer.seal(self._retention, next_attempt)
+        writer.require_there(manifest, lambda: self._transactor.look(lambda state: _commit(state, self._job_id, request)))
         self._doubt = writer, next_attempt
         fact: CheckpointCommitted
         fact, self._opened = self._transactor.run(lambda state: _commit(state, self._job_id, request))

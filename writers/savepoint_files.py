@@ -52,11 +52,12 @@ class SavepointFiles:
         files = tuple(file for ack in self.acks for file in ack.files)
         return files if self.manifest is None else (*files, self.manifest)
 
-    def write(self, source: Checkpoint, max_parallelism: int) -> CommitRequest:
-        """The request to commit it, with paths from the savepoint's own directory, once every file is where this process sees that.
+    def require_there(self) -> None:
+        """Raises UnsafeSettingsError unless all that was written is where this process sees the directory: a host has another one there."""
+        require_there(self.place, self.written)
 
-        Raises UnsafeSettingsError: a host has written to another file system.
-        """
+    def write(self, source: Checkpoint, max_parallelism: int) -> CommitRequest:
+        """The request to commit it, with paths from the savepoint's own directory."""
         metadata = CheckpointMetaData(
             checkpoint_id=self.checkpoint_id, timestamp=self.environment.now(), is_savepoint=True, target_directory=self.place.address
         )
@@ -92,7 +93,6 @@ class SavepointFiles:
             files={file.file_id: file for file in files},
         )
         self.manifest = store_manifest(self.place, manifest)
-        require_there(self.place, [self.manifest, *files])
         return CommitRequest(
             attempt=self.attempt,
             content=content,

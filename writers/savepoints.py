@@ -17,9 +17,10 @@ from holdfast.catalog.errors import (
     NotFoundError,
     RefusedError,
     UnknownOutcomeError,
+    UnsafeSettingsError,
 )
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
-from holdfast.catalog.lifecycle import end_attempt, require_live
+from holdfast.catalog.lifecycle import Transaction, end_attempt, require_live
 from holdfast.catalog.processes import this_process
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
@@ -85,9 +86,16 @@ class SavepointWriter:
         try:
             request = files.write(source, source.manifest.max_parallelism)
             request = _within(request, directory) if target is None else _outside(request, place)
-            committed: CheckpointCommitted = self.transactor.run(
-                lambda state: savepoint_rules.commit_savepoint(state, ref, request, is_outside=target is not None)
-            )
+
+            def commit(state: CatalogState) -> Transaction:
+                return savepoint_rules.commit_savepoint(state, ref, request, is_outside=target is not None)
+
+            try:
+                files.require_there()
+            except UnsafeSettingsError:
+                self.transactor.look(commit)  # where the rules forbid it, cleanup may have taken a file: that is told instead
+                raise
+            committed: CheckpointCommitted = self.transactor.run(commit)
         except UnknownOutcomeError:
             raise  # it may have landed
         except BaseException as error:
@@ -183,6 +191,7 @@ def rekey_savepoint(
     )
     try:
         files.write(source, max_parallelism)
+        files.require_there()
     except BaseException as error:
         _discard(place, error)
         raise

@@ -182,8 +182,10 @@ class SourceWriter(DataSourceArrowWriter):
         )
         # Nobody goes on from here in this process; and what the job keeps is for its own program to say.
         try:
-            request, _ = writer.seal(KeepAll(), AttemptToken(SystemEnvironment().new_id()))
-            transactor.run(lambda state: lifecycle.commit_checkpoint(state, self._write.opened.job_id, replace(request, next_attempt=None)))
+            sealed, manifest = writer.seal(KeepAll(), AttemptToken(SystemEnvironment().new_id()))
+            job_id, request = self._write.opened.job_id, replace(sealed, next_attempt=None)
+            writer.require_there(manifest, lambda: transactor.look(lambda state: lifecycle.commit_checkpoint(state, job_id, request)))
+            transactor.run(lambda state: lifecycle.commit_checkpoint(state, job_id, request))
         except UnknownOutcomeError:
             raise  # it may have landed
         except Exception as error:
