@@ -8,8 +8,9 @@ import duckdb
 import duckdb_extension_delta
 
 from holdfast.catalog.cleanup import Garbage, GarbageFile
-from holdfast.catalog.errors import DamagedLedgerError, FormatError, UsageError
+from holdfast.catalog.errors import CorruptionError, DamagedLedgerError, FormatError, UsageError
 from holdfast.catalog.forks import ledger_engine
+from holdfast.catalog.sql_text import literal, unpatterned
 from holdfast.catalog.types import FileId, JobId
 from holdfast.catalog.views import Engine, views_for
 
@@ -21,7 +22,7 @@ _GARBAGE_COLUMNS = "file_id, job_id, path, size_bytes"
 
 @ledger_engine()
 def connect(ledger_address: str, *, version: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A read-only connection with the views of the ledger at this path, times in UTC.
+    """A connection with the views of the ledger at this path, which is read-only there, times in UTC. It is locked (`lock`).
 
     With a version, every statement sees the ledger at that version. Without, each statement (or explicit transaction) sees one
     snapshot, the newest when it began.
@@ -37,6 +38,7 @@ def connect(ledger_address: str, *, version: int | None = None) -> duckdb.DuckDB
         # The attached table is named by itself alone: the snapshot is the transaction's, or the pinned one.
         connection.execute("CREATE TEMP VIEW facts AS SELECT * FROM ledger")
         _create_views(connection)
+        lock(connection, ledger_address)  # after ATTACH and LOAD, which are refused from here
     except BaseException:
         connection.close()
         raise
@@ -55,6 +57,27 @@ def offline_connection(*, threads: int | None = None, memory_bytes: int | None =
         connection.execute(f"SET memory_limit = '{int(memory_bytes)}B'")
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+def lock(connection: duckdb.DuckDBPyConnection, address: str) -> None:
+    """From here the connection reads what lies below this address, and neither the network nor any other file; for good.
+
+    DuckDB knows no directory that is for reading only: who may give the connection statements can still write below the address.
+    """
+    # A path that is a pattern is held against the list as it stands, and so is the file that it finds.
+    places = ", ".join(literal(f"{each}/") for each in dict.fromkeys((address, unpatterned(address))))
+    connection.execute(f"SET allowed_directories = [{places}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def query(connection: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyRelation:
+    """The rows of one SELECT, run when they are fetched. Raises CorruptionError for anything else: it was made of data that is hostile."""
+    found = connection.extract_statements(statement)
+    if [each.type for each in found] != [duckdb.StatementType.SELECT]:
+        msg = f"names or types of a state make {len(found)} statements of the query for its rows: nothing was run; its manifest is forged"
+        raise CorruptionError(msg)
+    return connection.sql(statement)
 
 
 def views_over(connection: duckdb.DuckDBPyConnection, facts_table: "pa.Table") -> None:
@@ -102,14 +125,14 @@ def extension_path() -> Path:
 
 
 def _load_delta(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.execute(f"LOAD {_literal(str(extension_path()))}")
+    connection.execute(f"LOAD {literal(str(extension_path()))}")
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, ledger_address: str, version: int | None) -> None:
     # READ_ONLY: without it, an INSERT of an analyst would be committed beside delta-rs.
     at = "" if version is None else f", PIN_SNAPSHOT, VERSION {int(version)}"
     try:
-        connection.execute(f"ATTACH {_literal(ledger_address)} AS ledger (TYPE delta, READ_ONLY{at})")
+        connection.execute(f"ATTACH {literal(ledger_address)} AS ledger (TYPE delta, READ_ONLY{at})")
         connection.execute("SELECT kind FROM ledger LIMIT 0")
     except duckdb.Error as error:
         if version is not None:
@@ -133,7 +156,3 @@ def _garbage(connection: duckdb.DuckDBPyConnection, query: str) -> list[GarbageF
         GarbageFile(file_id=FileId(file_id), job_id=JobId(job_id), path=path, size_bytes=size_bytes)
         for file_id, job_id, path, size_bytes in connection.execute(query).fetchall()
     ]
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -8,16 +8,19 @@ or added byte is detected, and the file stays plain Parquet for everybody. (100,
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.catalog import manifest_rules as rules
 from holdfast.catalog import paths
-from holdfast.catalog.errors import DamagedFileError, FormatError
+from holdfast.catalog.commit_rule import Identity
+from holdfast.catalog.errors import DamagedFileError, FormatError, HoldfastError
 from holdfast.catalog.state import Ref
 from holdfast.catalog.types import (
     AttemptToken,
@@ -62,6 +65,15 @@ CHUNKS = pa.schema(
     ]
 )
 _CHUNK_FIELDS = CHUNKS.names[:15]
+_FILE_FIELDS = CHUNKS.names[15:]
+_NULLABLE = frozenset({"rows", "subtask", "key_group_from", "key_group_to", "name", "inline", *_FILE_FIELDS})
+_TEXTS = [field.name for field in CHUNKS if field.type in (pa.string(), pa.binary())]
+
+# What a manifest may grow to in memory, by its own footer: a few of its own size (chunks that are all different take some 40 bytes each),
+# and what small state may be that is all alike.
+FREE_ROWS = 10_000
+FREE_BYTES = 256 * 1024 * 1024
+MAX_INFLATION = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,45 +159,157 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, path: str) -> Manifest:
-    """The manifest in these bytes, read from `path`, every one of them verified.
+    """The manifest in these bytes, read from `path`: every byte verified, and all that it says is what a checkpoint can be.
 
     Raises:
-        DamagedFileError: a byte was changed, lost or added; or the bytes never were a manifest.
+        DamagedFileError: a byte was changed, lost or added; or the bytes never were a manifest, or one that Holdfast does not write.
         FormatError: written by a newer version.
     """
     verify(data, path)
-    table = pq.read_table(io.BytesIO(data))
-    header = json.loads(table.schema.metadata[_HEADER_KEY])
-    if header["format"] > MANIFEST_FORMAT:
-        msg = f"{path} has manifest format {header['format']}, this version reads up to {MANIFEST_FORMAT}: use a newer Holdfast"
-        raise FormatError(msg)
-    chunks, files = [], {}
-    for row in table.to_pylist():
-        chunk = Chunk(**{name: row[name] for name in _CHUNK_FIELDS})
-        chunk = replace(chunk, scope=Scope(chunk.scope), role=Role(chunk.role))
-        chunks.append(chunk)
-        if row["path"] is not None:
-            files[chunk.file_id] = StoredFile(
-                file_id=chunk.file_id,
-                path=row["path"],
-                size_bytes=row["file_size_bytes"],
-                sha256=row["file_sha256"],
-                scope=Scope(row["file_scope"]),
-            )
-    return Manifest(
+    try:
+        return _decoded(data, path)
+    except HoldfastError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError, MemoryError, pa.ArrowException) as error:
+        what = " ".join(str(error).split())[:300]
+        msg = f"{path} is not a manifest that Holdfast has written: {what}. Nothing was read; use another checkpoint, or another copy"
+        raise DamagedFileError(msg) from error
+
+
+def _decoded(data: bytes, path: str) -> Manifest:
+    file = pq.ParquetFile(io.BytesIO(data), read_dictionary=_TEXTS)
+    header = _header(file, path)
+    _require_bounded(file.metadata, len(data))
+    if [(field.name, _value_type(field.type)) for field in file.schema_arrow] != [(field.name, field.type) for field in CHUNKS]:
+        msg = "its columns are not those of chunks"
+        raise ValueError(msg)
+    table = file.read()
+    table.validate(full=True)  # texts are texts, and no row's is beyond the end of them
+    chunks, files = _rows(table)
+    parent = header["parent"]
+    manifest = Manifest(
         job_id=header["job_id"],
         job=header["job"],
         max_parallelism=header["max_parallelism"],
-        checkpoint_id=CheckpointId(header["checkpoint_id"]),
+        checkpoint_id=header["checkpoint_id"],
         savepoint=header["savepoint"],
-        attempt=AttemptToken(header["attempt"]),
-        parent=Ref(**header["parent"]) if header["parent"] else None,
+        attempt=header["attempt"],
+        parent=None if parent is None else Ref(**parent),
         created_at=datetime.fromisoformat(header["created_at"]),
         progress=header["progress"],
-        states=tuple(StateInfo(**{**info, "key_columns": tuple(info["key_columns"])}) for info in header["states"]),
-        chunks=tuple(chunks),
+        states=tuple(_state(info) for info in header["states"]),
+        chunks=chunks,
         files=files,
     )
+    require_sound(manifest)
+    return manifest
+
+
+def require_sound(manifest: Manifest, known: Collection[Identity] = ()) -> None:
+    """Raises ValueError for what no reader would take; says what. `known` are chunks that were looked at when they were read."""
+    rules.require_header(
+        job_id=manifest.job_id,
+        job=manifest.job,
+        max_parallelism=manifest.max_parallelism,
+        checkpoint_id=manifest.checkpoint_id,
+        attempt=manifest.attempt,
+        savepoint=manifest.savepoint,
+        parent=manifest.parent,
+        created_at=manifest.created_at,
+        progress=manifest.progress,
+    )
+    rules.require_states(manifest.states, manifest.max_parallelism)
+    chunks, files = manifest.chunks, manifest.files
+    if known:
+        chunks = tuple(chunk for chunk in chunks if chunk.identity not in known)
+        files = {chunk.file_id: files[chunk.file_id] for chunk in chunks if chunk.file_id in files}
+    rules.require_files(files, of_savepoint=manifest.savepoint is not None)
+    rules.require_chunks(chunks, files, manifest.states, manifest.max_parallelism)
+    if sum(len(chunk.inline) for chunk in manifest.chunks if chunk.inline) > FREE_BYTES // 2:
+        msg = f"its small states are more than {FREE_BYTES // 2} bytes together"
+        raise ValueError(msg)
+
+
+def _header(file: pq.ParquetFile, path: str) -> dict[str, Any]:
+    """Raises FormatError for what only a newer version can read."""
+    header = json.loads(file.metadata.metadata[_HEADER_KEY], parse_constant=_number, parse_float=_number)
+    found = header["format"]
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        msg = f"its format is {found!r}"
+        raise ValueError(msg)
+    known = {f.name for f in fields(StateInfo)}
+    newer = [f"a state with {name!r}" for info in header["states"] for name in info.keys() - known]
+    newer += [f"a state of format {info['format']!r}" for info in header["states"] if info["format"] not in rules.ROLES]
+    if found > MANIFEST_FORMAT or newer:
+        what = f"has manifest format {found}, this version reads up to {MANIFEST_FORMAT}" if found > MANIFEST_FORMAT else f"has {newer[0]}"
+        msg = f"{path} {what}: use a newer Holdfast"
+        raise FormatError(msg)
+    return dict(header)
+
+
+def _state(given: dict[str, Any]) -> StateInfo:
+    keys = given["key_columns"]
+    texts = [given["operator"], given["state"], given["schema"], given["group_digests"]] if "group_digests" in given else [given["schema"]]
+    if not isinstance(keys, list) or not all(isinstance(text, str) for text in (*keys, *(text for text in texts if text is not None))):
+        msg = "a state's key columns, schema or digests are not texts"
+        raise ValueError(msg)
+    return StateInfo(**{**given, "key_columns": tuple(keys)})
+
+
+def _rows(table: pa.Table) -> tuple[tuple[Chunk, ...], dict[FileId, StoredFile]]:
+    """The chunks, and the files that they name. By columns, so that a text is made once, however many rows have it."""
+    columns = {field.name: _values(table.column(field.name), nullable=field.name in _NULLABLE) for field in CHUNKS}
+    columns["scope"] = [Scope(scope) for scope in columns["scope"]]
+    columns["role"] = [Role(role) for role in columns["role"]]
+    chunks = tuple(
+        Chunk(**dict(zip(_CHUNK_FIELDS, row, strict=True))) for row in zip(*(columns[name] for name in _CHUNK_FIELDS), strict=True)
+    )
+    files: dict[FileId, StoredFile] = {}
+    rows = zip(columns["file_id"], *(columns[name] for name in _FILE_FIELDS), strict=True)
+    for file_id, path, size_bytes, sha256, scope in rows:
+        if path is None and (size_bytes, sha256, scope) == (None, None, None):
+            continue
+        known = files.get(file_id)
+        if known is None:
+            files[file_id] = StoredFile(file_id=file_id, path=path, size_bytes=size_bytes, sha256=sha256, scope=Scope(scope))
+        elif (known.path, known.size_bytes, known.sha256, known.scope) != (path, size_bytes, sha256, scope):
+            msg = f"file {file_id} is two files"
+            raise ValueError(msg)
+    return chunks, files
+
+
+def _values(column: pa.ChunkedArray, *, nullable: bool) -> list[Any]:
+    found: list[Any] = []
+    for array in column.chunks:
+        if isinstance(array, pa.DictionaryArray):
+            texts = array.dictionary.to_pylist()
+            found += [None if i is None else texts[i] for i in array.indices.to_pylist()]
+        else:
+            found += array.to_pylist()
+    if not nullable and None in found:
+        msg = "a column that is never empty has an empty place"
+        raise ValueError(msg)
+    return found
+
+
+def _require_bounded(footer: pq.FileMetaData, size_bytes: int) -> None:
+    """Raises ValueError for so many rows, or bytes behind so few, as no chunks that are all different have: before memory is taken."""
+    inflated = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
+    if footer.num_rows > FREE_ROWS + size_bytes or inflated > FREE_BYTES + MAX_INFLATION * size_bytes:
+        msg = f"{footer.num_rows} chunks of {inflated} bytes are said to be in {size_bytes} bytes"
+        raise ValueError(msg)
+
+
+def _value_type(dtype: pa.DataType) -> pa.DataType:
+    return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        msg = f"{text} is not a number of JSON"
+        raise ValueError(msg)
+    return number
 
 
 def paths_in(data: bytes, path: str) -> set[str]:

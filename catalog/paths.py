@@ -21,6 +21,7 @@ JOBS = "jobs"
 MANIFEST_NAME = "_metadata"
 SAVEPOINT_DATA = "data"  # the directory of a savepoint's files, in its own
 OWNED_EXTENSION = "bin"
+SAVEPOINT_DATA = "data"  # the directory of a savepoint's files, within its own
 NO_CHECKPOINT = CheckpointId(0)
 SLUG_LIMIT = 48  # with "-<8 hex digits>" a job's directory stays far below the 255 bytes of a file name
 
@@ -39,6 +40,10 @@ _LEDGER = re.compile(rf"{LEDGER}(?:-[0-9]+)?")  # a rebuilt ledger needs a direc
 _DRAFT_SUFFIX = re.compile(_DRAFT)
 _IN_CHECKPOINT = re.compile(rf"{MANIFEST_NAME}(?:{_DRAFT})?")
 _OF_CREATION = re.compile(rf"{LEDGER}/_delta_log/.+|{re.escape(MARKER)}{_DRAFT}", re.DOTALL)
+_FILE_ID = re.compile(r"[0-9a-f]{16}-[0-9A-Za-z_]+-[0-9A-Za-z_]+")
+# Engines take paths as patterns, URLs and SQL: of a state's file, each part has letters and digits, with what Spark's names have between.
+_PART = r"[0-9A-Za-z_][0-9A-Za-z._=-]{0,254}"
+_STATE_FILE = re.compile(rf"(?:{_PART}/){{1,16}}{_PART}\.[0-9A-Za-z_]+")
 _CHECKPOINT_ADDRESS = re.compile(rf"(.*/|){JOBS}/+([^/]+)/+chk-({_NUMBER})(?:/+{MANIFEST_NAME})?/*", re.DOTALL)
 
 
@@ -259,6 +264,34 @@ def parse_checkpoint_directory(address: str | os.PathLike[str]) -> CheckpointAdd
     elif root.endswith(":"):
         root = found[1]  # "file:///" is a root as well
     return CheckpointAddress(root, JobId(found[2]), CheckpointId(int(found[3])))
+
+
+def is_state_file(path: str, *, of_savepoint: bool) -> bool:
+    """Whether a manifest may give this as the path of a file of state: the one pattern for every reader.
+
+    Of a checkpoint it is that of an attempt's file in a catalog, of a savepoint it lies in the directory of its data.
+    """
+    if not _STATE_FILE.fullmatch(path) or max(len(part) for part in path.split("/")) > 255:
+        return False
+    if of_savepoint:
+        return path.startswith(f"{SAVEPOINT_DATA}/")
+    parsed = parse(path)
+    return isinstance(parsed, AttemptPath) and parsed.checkpoint_id is not None
+
+
+def is_file_id(text: str) -> bool:
+    """Whether this is the id of a file's row, as `file_id` makes it."""
+    return _FILE_ID.fullmatch(text) is not None
+
+
+def is_token(given: object) -> bool:
+    """Whether this is an attempt's token."""
+    return isinstance(given, str) and _TOKEN.fullmatch(given) is not None
+
+
+def is_job_id(given: object) -> bool:
+    """Whether this is the id of a job, which is its directory."""
+    return isinstance(given, str) and len(given) <= 255 and _JOB.fullmatch(given) is not None
 
 
 def require_relative(path: str) -> str:

@@ -1,7 +1,7 @@
 """The manifest: what goes in comes out, and no byte of it can be changed, lost or added without notice."""
 
 import hashlib
-from dataclasses import replace
+import json
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from holdfast.catalog.types import AttemptToken, Chunk, FileId, Role, Scope, Sta
 
 PATH = "jobs/flights-00000001/chk-7/_metadata"
 TOKEN = AttemptToken("0123456789abcdef")
+SCHEMA = json.dumps({"type": "struct", "fields": [{"name": n, "type": "long", "nullable": True, "metadata": {}} for n in ("a", "b")]})
 
 
 def chunk(i: int, **changes) -> Chunk:
@@ -39,6 +40,10 @@ def stored(c: Chunk) -> StoredFile:
     return StoredFile(file_id=c.file_id, path=path, size_bytes=10_000_000, sha256=c.sha256, scope=c.scope)
 
 
+def state(name: str, **changes) -> StateInfo:
+    return StateInfo(**{"operator": "main", "state": name, "format": "parquet", "rows": 5, "total_bytes": 9, **changes})
+
+
 def manifest(chunks: tuple[Chunk, ...], **changes) -> Manifest:
     fields = {
         "job_id": "flights-00000001",
@@ -49,9 +54,10 @@ def manifest(chunks: tuple[Chunk, ...], **changes) -> Manifest:
         "parent": Ref("flights-00000001", 6),
         "created_at": datetime(2013, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
         "progress": {"week": 3, "names": ["é", None]},
-        "states": tuple(
-            StateInfo(operator="main", state=f"state {i}", format="parquet", key_columns=("a", "b"), schema="{}", rows=5, total_bytes=9)
-            for i in range(3)
+        "states": (
+            *(state(f"state {i}", key_columns=("a", "b"), schema=SCHEMA) for i in range(3)),
+            state("small", format="bytes"),
+            state("rocks", format="directory"),
         ),
         "chunks": chunks,
         "files": {c.file_id: stored(c) for c in chunks if c.inline is None},
@@ -59,8 +65,16 @@ def manifest(chunks: tuple[Chunk, ...], **changes) -> Manifest:
     return Manifest(**{**fields, **changes})
 
 
-INLINE = chunk(9, scope=Scope.EXCLUSIVE, rows=None, inline=b"\x00\xff", length_bytes=2, offset_bytes=0)
-EVERY_FIELD = chunk(4, subtask=3, key_group_from=0, key_group_to=63, name="000012.sst", role=Role.FILE)
+def inline(data: bytes, **changes) -> Chunk:
+    sha256 = hashlib.sha256(data).hexdigest()
+    return chunk(
+        9, **{"state": "small", "rows": None, "inline": data, "length_bytes": len(data), "offset_bytes": 0, "sha256": sha256, **changes}
+    )
+
+
+INLINE = inline(b"\x00\xff", scope=Scope.EXCLUSIVE)
+EVERY_FIELD = chunk(4, state="rocks", subtask=3, key_group_from=0, key_group_to=63, name="000012.sst", role=Role.FILE)
+ODD = "a'b\"c\\d \u2708"
 SMALL = manifest((chunk(1), EVERY_FIELD, INLINE))
 
 
@@ -70,7 +84,7 @@ SMALL = manifest((chunk(1), EVERY_FIELD, INLINE))
         SMALL,
         manifest((), states=(), progress=None, parent=None),
         manifest((INLINE,)),
-        manifest((chunk(1, state=""), chunk(2, state="a'b\"c\\d\n"))),
+        manifest((chunk(1, state=ODD), chunk(2, state=ODD)), states=(state(ODD, schema=SCHEMA),)),
     ],
     ids=["every field", "empty", "inline only", "odd names"],
 )
@@ -93,7 +107,7 @@ def test_a_name_or_an_inline_state_may_hold_the_mark_of_the_digest() -> None:
     """A user keeps a manifest as small state, say. The mark then stands in the file more than once, in statistics too."""
     mark = b"holdfast-sha256:" + b"0" * 64
     data = mark + encode(SMALL)
-    given = manifest((replace(INLINE, inline=data, length_bytes=len(data)),), progress={"x": mark.decode()}, job=mark.decode())
+    given = manifest((inline(data),), progress={"x": mark.decode()}, job=mark.decode())
     assert decode(encode(given), PATH) == given
 
 

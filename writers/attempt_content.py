@@ -175,7 +175,7 @@ class AttemptContent:
         reused = [chunk for chunk in self._parent.chunks if (chunk.operator, chunk.state) in keys] if self._parent else []
         content = (*reused, *(chunk for state in written for chunk in state.content))
         manifest = self._manifest(states, content)
-        self._manifest_file = store_manifest(self._storage, manifest)
+        self._manifest_file = store_manifest(self._storage, manifest, self._inherited)
         request = CommitRequest(
             attempt=self._attempt,
             content=content,

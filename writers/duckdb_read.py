@@ -1,11 +1,12 @@
 """A state read by DuckDB: one SQL query over its Parquet files, which anybody can run without Holdfast."""
 
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast.catalog.errors import FormatError
 from holdfast.catalog.file_checks import may_be_misplaced
+from holdfast.catalog.sql_text import identifier, literal, unpatterned
+from holdfast.catalog.state_schema import Array, Decimal, Interval, Map, Plain, Struct, Type, parse_schema
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.read_checks import require_digests_here, require_footers
@@ -24,6 +25,7 @@ _TYPES = {
     "byte": "TINYINT",
     "short": "SMALLINT",
     "integer": "INTEGER",
+    "long": "BIGINT",
     "float": "FLOAT",
     "double": "DOUBLE",
     "date": "DATE",
@@ -59,7 +61,17 @@ def read_duckdb(
     if may_be_misplaced(info) and is_by_groups(plan):
         require_right_groups_here(storage, info, plan, sizes, max_parallelism)
     limits = limits_of_this_task()
-    return offline_connection(threads=limits.threads, memory_bytes=limits.memory_bytes).sql(state_sql(storage.address, info, plan))
+    connection = offline_connection(threads=limits.threads, memory_bytes=limits.memory_bytes)
+    return rows_of(connection, storage, info, plan)
+
+
+def rows_of(connection: "duckdb.DuckDBPyConnection", storage: Storage, info: StateInfo, plan: ReadPlan) -> "duckdb.DuckDBPyRelation":
+    """The rows of a state, by a connection that can read nothing but what lies below the storage's address from here."""
+    from holdfast.catalog.duckdb_engine import lock, query
+
+    statement = state_sql(storage.address, info, plan)
+    lock(connection, storage.address)
+    return query(connection, statement)
 
 
 def state_sql(address: str, info: StateInfo, plan: ReadPlan) -> str:
@@ -70,9 +82,9 @@ def state_sql(address: str, info: StateInfo, plan: ReadPlan) -> str:
     """
     if not plan.has_changes:
         return f"SELECT * EXCLUDE ({KEY_GROUP_COLUMN}) FROM ({_all(address, info, plan.base)})"
-    layer = free_name("_layer", (field["name"] for field in json.loads(info.schema or "{}")["fields"]))
-    keys = ", ".join(_quoted(name) for name in info.key_columns)
-    same_key = " AND ".join(f"changed.{_quoted(name)} IS NOT DISTINCT FROM versions.{_quoted(name)}" for name in info.key_columns)
+    layer = free_name("_layer", _schema(info).names)
+    keys = ", ".join(identifier(name) for name in info.key_columns)
+    same_key = " AND ".join(f"changed.{identifier(name)} IS NOT DISTINCT FROM versions.{identifier(name)}" for name in info.key_columns)
     base = f"SELECT *, {_BASE} AS {layer} FROM ({_all(address, info, plan.base)})"
     upserts = [f"SELECT *, {scan.layer} AS {layer} FROM ({_files(address, scan)})" for scan in plan.upserts]
     changed = [f"SELECT {keys}, {scan.layer} AS {layer} FROM ({_files(address, scan)})" for scan in (*plan.upserts, *plan.deletes)]
@@ -91,28 +103,40 @@ def _all(address: str, info: StateInfo, scans: Sequence[Scan]) -> str:
 
 def _files(address: str, scan: Scan) -> str:
     # No partition and no pattern, whatever the names of the directories look like.
-    paths = ", ".join(_literal(re.sub(r"[*?\[]", r"[\g<0>]", f"{address}/{path}")) for path in scan.paths)
+    paths = ", ".join(literal(unpatterned(f"{address}/{path}")) for path in scan.paths)
     where = "" if scan.groups is None else " WHERE " + _within(scan.groups)
     return f"SELECT * FROM read_parquet([{paths}], hive_partitioning = false){where}"
 
 
 def _no_rows(info: StateInfo) -> str:
-    fields = json.loads(info.schema or "{}")["fields"]
-    columns = ", ".join(f"NULL::{_type(field['type'])} AS {_quoted(field['name'])}" for field in fields)
+    columns = ", ".join(f"NULL::{_type(field.type)} AS {identifier(field.name)}" for field in _schema(info).fields)
     return f"SELECT {columns}, NULL::INTEGER AS {KEY_GROUP_COLUMN} WHERE false"
 
 
-def _type(dtype: Any) -> str:
+def _schema(info: StateInfo) -> Struct:
+    """Raises FormatError for a schema that no state has."""
+    try:
+        return parse_schema(info.schema or "")
+    except ValueError as error:
+        msg = f"state {info.state!r} of operator {info.operator!r} has a schema that this version cannot read: {error}"
+        raise FormatError(msg) from error
+
+
+def _type(dtype: Type) -> str:
     """The type that DuckDB sees in a file where Spark's schema has this one."""
-    if isinstance(dtype, dict):
-        if dtype["type"] == "struct":
-            fields = [f"{_quoted(field['name'])} {_type(field['type'])}" for field in dtype["fields"]]
-            return f"STRUCT({', '.join(fields)})"
-        if dtype["type"] == "array":
-            return f"{_type(dtype['elementType'])}[]"
-        return f"MAP({_type(dtype['keyType'])}, {_type(dtype['valueType'])})"
-    name = dtype.partition("(")[0]
-    return str(dtype) if name == "decimal" else _TYPES.get(name, "BIGINT")  # intervals are kept as numbers
+    match dtype:
+        case Struct(fields):
+            return f"STRUCT({', '.join(f'{identifier(field.name)} {_type(field.type)}' for field in fields)})"
+        case Array(element):
+            return f"{_type(element)}[]"
+        case Map(key, value):
+            return f"MAP({_type(key)}, {_type(value)})"
+        case Decimal(precision, scale):
+            return f"DECIMAL({precision},{scale})"
+        case Interval():
+            return "BIGINT"  # kept as numbers
+        case Plain(name):
+            return _TYPES[name]
 
 
 def _within(groups: Iterable[range]) -> str:
@@ -121,11 +145,3 @@ def _within(groups: Iterable[range]) -> str:
 
 def _union(selects: Sequence[str]) -> str:
     return " UNION ALL BY NAME ".join(selects)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -1,11 +1,13 @@
 """The `_metadata` of a checkpoint or savepoint: created once, so that whoever finds its place taken is told by whom; verified when read."""
 
 import hashlib
+from collections.abc import Collection
 
 from holdfast.catalog import paths
-from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, ForeignTokensError, HoldfastError
+from holdfast.catalog.commit_rule import Identity
+from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, ForeignTokensError, HoldfastError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
-from holdfast.catalog.manifest import Manifest, decode, encode
+from holdfast.catalog.manifest import Manifest, decode, encode, require_sound
 from holdfast.catalog.storage import Storage, read_committed
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.storage_prefix import PrefixStorage
@@ -15,13 +17,22 @@ MANIFEST_SCOPE = Scope.EXCLUSIVE
 MANIFEST_LIMIT_BYTES = 1024**3  # where no ledger says how large it is: a million handles take 40 MB
 
 
-def store_manifest(storage: Storage, manifest: Manifest) -> StoredFile:
+def store_manifest(storage: Storage, manifest: Manifest, inherited: Collection[Identity] = ()) -> StoredFile:
     """Write the manifest to its place in the catalog or in the savepoint's directory, durable when this returns.
 
     Raises:
+        RefusedError: no reader would take it; of the chunks that are `inherited`, its parent's readers have seen that.
         AttemptEndedError: its own attempt has one there already: another process commits it.
         ForeignTokensError: an attempt that the ledger never knew has one there.
     """
+    try:
+        require_sound(manifest, inherited)
+    except ValueError as error:
+        msg = (
+            f"checkpoint {manifest.checkpoint_id} of job {manifest.job!r} could not be read again: {error}. Nothing was committed; give "
+            "its states as this version's writers and tasks make them"
+        )
+        raise RefusedError(msg) from error
     data = encode(manifest)
     try:
         storage.create(manifest.path, data)

@@ -24,7 +24,7 @@ from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
-from holdfast.writers.duckdb_read import state_sql
+from holdfast.writers.duckdb_read import rows_of
 from holdfast.writers.read_checks import require_digests_here
 from holdfast.writers.read_groups import is_by_groups, require_calendar, require_right_groups_here
 from holdfast.writers.read_plan import FileRow, ReadPlan, file_rows, plan_reading, require_readable
@@ -171,7 +171,7 @@ class SourceReader(DataSourceReader):
         limits = limits_of_this_task()
         try:
             with offline_connection(threads=limits.threads, memory_bytes=limits.memory_bytes) as connection:
-                rows = connection.sql(state_sql(found.storage.address, found.info, plan))
+                rows = rows_of(connection, found.storage, found.info, plan)
                 for batch in rows.to_arrow_reader(BATCH_ROWS):
                     yield _completed(batch, target)
         except duckdb.IOException as error:
