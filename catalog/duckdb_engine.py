@@ -21,8 +21,9 @@ _GARBAGE_COLUMNS = "file_id, job_id, path, size_bytes"
 
 
 @ledger_engine()
-def connect(ledger_address: str, *, version: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection with the views of the ledger at this path, which is read-only there, times in UTC. It is locked (`lock`).
+def connect(ledger_address: str, *, version: int | None = None, root: str | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection with the views of the ledger at this path, which is read-only there, times in UTC. It is locked (`lock`), on the
+    ledger or on the whole `root` of its catalog.
 
     With a version, every statement sees the ledger at that version. Without, each statement (or explicit transaction) sees one
     snapshot, the newest when it began.
@@ -38,7 +39,7 @@ def connect(ledger_address: str, *, version: int | None = None) -> duckdb.DuckDB
         # The attached table is named by itself alone: the snapshot is the transaction's, or the pinned one.
         connection.execute("CREATE TEMP VIEW facts AS SELECT * FROM ledger")
         _create_views(connection)
-        lock(connection, ledger_address)  # after ATTACH and LOAD, which are refused from here
+        lock(connection, root or ledger_address)  # after ATTACH and LOAD, which are refused from here
     except BaseException:
         connection.close()
         raise

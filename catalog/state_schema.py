@@ -25,8 +25,11 @@ _INTERVALS = frozenset(
 )
 _COLLATIONS = "__COLLATIONS"
 _COLLATION = re.compile(r"(?:spark|icu)\.[A-Za-z0-9_]+")
-# Notes that Spark acts on: field ids find columns otherwise than by name, defaults are SQL that it runs, and so on.
-_ACTED_ON = re.compile(r"parquet\.field\.id|(CURRENT|EXISTS)_DEFAULT|GENERATION_EXPRESSION|identity\..*|delta\..*|__.*", re.DOTALL)
+# Notes that Spark acts on. Field ids find columns otherwise than by name, and need not be in a file. Defaults are SQL that it runs, and would be
+# put into rows that were written before there was the column, where every other reader finds null. Texts of char(n) would be padded.
+_ACTED_ON = re.compile(
+    r"parquet\.field\.id|(CURRENT|EXISTS)_DEFAULT|GENERATION_EXPRESSION|generationExpression|identity\..*|delta\..*|__.*", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +110,7 @@ def _type(given: Any, where: str, depth: int) -> Type:
         return _word(given, where)
     kind = given.get("type") if isinstance(given, dict) else None
     if kind == "struct":
-        found = _struct(given, where, depth + 1)
-        if not found.fields:
-            _refuse(where, "a struct without fields, which Parquet does not have")
-        return found
+        return _struct(given, where, depth)
     if kind == "array":
         _require_keys(given, {"type", "elementType", "containsNull"}, where)
         return Array(_type(given["elementType"], f"{where}.element", _deeper(depth, where)))
@@ -141,6 +141,8 @@ def _struct(given: Any, where: str, depth: int) -> Struct:
         _refuse(where, "a struct whose fields are not a list")
     deeper = _deeper(depth, where)
     fields = tuple(_field(each, where, deeper) for each in given["fields"])
+    if where and not fields:
+        _refuse(where, "a struct without fields, which Parquet does not have")
     if len({field.name.lower() for field in fields}) < len(fields):
         _refuse(where, "a struct with a field twice (case does not tell fields apart)")
     return Struct(fields)

@@ -401,12 +401,14 @@ class Catalog:
     # ---- analysts ---------------------------------------------------------------------------------------------------
 
     def duckdb(self) -> "duckdb.DuckDBPyConnection":
-        """A connection with the views of the catalog, read-only and at its newest version.
+        """A connection with the views of the catalog at its newest version, in which the ledger is read-only. Below a tail that a loss of
+        power has torn, and nobody has mended, it stays at the version below that.
 
-        Below a tail that a loss of power has torn, and nobody has mended, it stays at the version below that.
+        It can open the files of this catalog and no others, and no extension: what is to be joined with other data comes in by
+        `connection.register(name, table)`, and results go out as DataFrames or Arrow.
         """
         ledger = open_ledger(self._storage, self._marker, self._environment)
-        return duckdb_engine.connect(ledger.address, version=ledger.version if ledger.is_torn else None)
+        return duckdb_engine.connect(ledger.address, version=ledger.version if ledger.is_torn else None, root=self.address)
 
     def register(self, spark: "SparkSession") -> None:
         """Make the views temporary views of a Spark session, as of now; it needs the JARs and settings of delta-spark.

@@ -1,10 +1,10 @@
 """What both vehicles ask of a DataFrame and add to it: its key groups and its row count."""
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.catalog.errors import UsageError
+from holdfast.catalog.state_schema import for_engine, parse_schema
 from holdfast.writers.spark_files import COUNTED_ROWS
 from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
 
@@ -19,8 +19,6 @@ SUPPORTED_TYPES = frozenset(
     | {"timestamp", "timestamp_ntz", "daytimeinterval"}
 )
 
-# Names that begin with two underscores are Spark's own as well (char(n) and varchar(n), columns of _metadata).
-SPARK_NOTES = frozenset({"parquet.field.id", "CURRENT_DEFAULT", "EXISTS_DEFAULT", "GENERATION_EXPRESSION", "generationExpression"})
 
 BINARY_COLLATION = "UTF8_BINARY"
 ROW_INDEX = "_tmp_metadata_row_index"  # of a file's rows: Spark's Parquet reader without vectors fills a column of this name
@@ -103,26 +101,9 @@ def widened(schema: str, df: "DataFrame") -> str:
 
     fields = _parsed(schema).fields
     known = {field.name for field in fields}
-    plain = StructType.fromJson(without_spark_notes(df.schema.jsonValue()))
+    plain = StructType.fromJson(for_engine(df.schema.json()))
     added = [StructField(field.name, field.dataType, True, field.metadata) for field in plain.fields if field.name not in known]
     return StructType([*fields, *added]).json() if added else schema
-
-
-def without_spark_notes(schema: Any) -> Any:
-    """Spark's JSON of a schema, as lists and dicts, without what Spark itself notes of columns, and its reader would act upon.
-
-    Fields are found by name: the ids of Parquet's fields need not be in a file. A default of a table's column would be put into rows
-    that were written before there was the column, where every other reader finds null; texts of char(n) would be padded.
-    """
-    if isinstance(schema, list):
-        return [without_spark_notes(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {name: without_spark_notes(value) for name, value in schema.items() if name != "metadata"}
-    if "metadata" in schema:
-        notes = schema["metadata"] or {}
-        found["metadata"] = {name: note for name, note in notes.items() if name not in SPARK_NOTES and not name.startswith("__")}
-    return found
 
 
 def column_names(schema: str) -> list[str]:
@@ -133,7 +114,7 @@ def column_names(schema: str) -> list[str]:
 def _parsed(schema: str) -> "StructType":
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(json.loads(schema))
+    return StructType.fromJson(for_engine(schema))
 
 
 def _columns(schema: "StructType") -> dict[str, str]:
@@ -159,7 +140,12 @@ def _schema_problems(schema: "StructType", key_columns: Sequence[str]) -> Iterat
             yield f"the column name {name!r} is Holdfast's own: rename the column"
         if name.lower() == ROW_INDEX:
             yield f"the column name {name!r} is Spark's own, and some of its readers put row numbers there: rename the column"
-    yield from _problems("", schema)
+    yield from (problems := [*_problems("", schema)])
+    if not problems and columns:
+        try:
+            parse_schema(schema.json())  # what is not refused here has to be read again
+        except ValueError as error:
+            yield str(error)
     if len(set(key_columns)) < len(key_columns):
         yield f"a key column is named twice in {', '.join(map(repr, key_columns))}"
     for name in key_columns:

@@ -1,13 +1,14 @@
 """Reading a state of a checkpoint: what is to be read of its files is checked, then handed to Spark's own Parquet reader."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from holdfast.catalog.errors import FormatError
 from holdfast.catalog.file_checks import may_be_misplaced
 from holdfast.catalog.key_groups import groups_of, require_groups, require_parallelism
+from holdfast.catalog.state_schema import for_engine
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.failures import explaining
@@ -25,7 +26,7 @@ from holdfast.writers.read_plan import (
     require_readable,
     together,
 )
-from holdfast.writers.spark_frame import without_spark_notes
+from holdfast.writers.spark_frame import quoted
 from holdfast.writers.spark_key_groups import by_subtask
 from holdfast.writers.spark_merge import Layered, merged, rank_of
 from holdfast.writers.spark_session import spark_pattern
@@ -183,21 +184,28 @@ def _with_rank(frame: "DataFrame", rank: str, scans: Sequence[Scan]) -> "DataFra
     """With the rank of each row's layer, by the name of its file."""
     from pyspark.sql import functions
 
-    # The names are Holdfast's and Spark's own, without a quote.
-    named = ((rank_of(scan.layer), ", ".join(f"'{name}'" for name in scan.names)) for scan in scans)
-    whens = " ".join(f"WHEN {rank} IN ({names}) THEN {number}" for number, names in named)
-    # A rank of null would bring back what the row replaces: it cannot be, and must not be silent.
-    text = f"CASE {whens} ELSE raise_error(concat('a file of no layer: ', {rank})) END"
     name = frame.metadataColumn("_metadata").getField("file_name")  # by this call: a column of the user may have the name
-    return frame.withColumn(rank, name).withColumn(rank, functions.expr(text))
+    named = frame.withColumn(rank, name)
+    found = functions.col(quoted(rank))
+    # A rank of null would bring back what the row replaces: it cannot be, and must not be silent.
+    ranks = functions.raise_error(functions.concat(functions.lit("a file of no layer: "), found))
+    for scan in scans:  # as literals: a name that is a part of a text would be a part of a program
+        ranks = functions.when(found.isin(*scan.names), functions.lit(rank_of(scan.layer))).otherwise(ranks)
+    return named.withColumn(rank, ranks)
 
 
 def state_schema(info: StateInfo) -> "StructType":
-    """The columns of a state of rows, as they were written; without what Spark's reader would take as an order (`without_spark_notes`)."""
+    """The columns of a state of rows, as they were written; without field ids and whatever else an engine would act on.
+
+    Raises FormatError for types that this version cannot read.
+    """
     from pyspark.sql.types import StructType
 
-    assert info.schema is not None
-    return StructType.fromJson(without_spark_notes(json.loads(info.schema)))
+    try:
+        return StructType.fromJson(for_engine(info.schema or ""))
+    except ValueError as error:
+        msg = f"state {info.state!r} of operator {info.operator!r} has a schema that this version cannot read: {error}"
+        raise FormatError(msg) from error
 
 
 def _within(groups: Sequence[range]) -> str:
