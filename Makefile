@@ -6,6 +6,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11
 PYTHON ?= $(shell for python in $(PYTHONS); do "$$python" -c "$(FITS)" 2>/dev/null && { echo "$$python"; break; }; done)
 ROUNDS ?= 100
 HISTORIES ?= 100000
+EXAMPLES ?= 2000
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
@@ -18,7 +19,7 @@ JARS := $(VENV)/stamp-jars
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-all lint format bench model soak clean
+.PHONY: help setup demo test test-slow test-all lint format bench model soak fuzz clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ model: $(INSTALLED) ## random histories of the protocol over the real decisions 
 
 soak: $(JARS) ## real processes, killed at random (ROUNDS=100)
 	@$(BIN)/python -m tests.soak --rounds $(ROUNDS)
+
+fuzz: $(INSTALLED) ## hostile input for everything that takes some (EXAMPLES=2000)
+	@$(BIN)/python -m tests.fuzz --examples $(EXAMPLES)
 
 clean: ## remove .venv, caches and build outputs
 	@rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

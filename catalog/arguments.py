@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.catalog.errors import AddressError, UsageError
 
 NAME_LIMIT_BYTES = 255  # of each part of a path, on every file system in use
+PATH_LIMIT_BYTES = 4096
 
 
 def whole_number(given: object, what: str, *, least: int = 0) -> int:
@@ -60,13 +61,16 @@ def address(given: object) -> str:
 
 def place(path: str) -> str:
     """A whole path that the system, Spark and DuckDB take. Raises AddressError."""
+    if any(0xD800 <= ord(character) < 0xE000 for character in path):
+        msg = f"{path!r} is not UTF-8, in which Spark and DuckDB are given paths: give another path, or rename the directory"
+        raise AddressError(msg)
     for part in path.split("/"):
         size = len(os.fsencode(part))
         if size > NAME_LIMIT_BYTES:
             msg = f"{part[:40]!r}... is a name of {size} bytes, and file systems take {NAME_LIMIT_BYTES}: give a shorter path"
             raise AddressError(msg)
-    if any(0xD800 <= ord(character) < 0xE000 for character in path):
-        msg = f"{path!r} is not UTF-8, in which Spark and DuckDB are given paths: give another path, or rename the directory"
+    if len(os.fsencode(path)) >= PATH_LIMIT_BYTES:
+        msg = f"{path[:40]!r}... is a path of {len(os.fsencode(path))} bytes, and systems take {PATH_LIMIT_BYTES - 1}: give a shorter one"
         raise AddressError(msg)
     return path
 

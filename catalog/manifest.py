@@ -176,6 +176,16 @@ def decode(data: bytes, path: str) -> Manifest:
         raise DamagedFileError(msg) from error
 
 
+def attempt_in(data: bytes, path: str) -> str:
+    """Whose manifest these bytes are, of whatever version; they are verified. Raises DamagedFileError."""
+    verify(data, path)
+    try:
+        return str(json.loads(pq.read_metadata(io.BytesIO(data)).metadata[_HEADER_KEY])["attempt"])
+    except (ValueError, TypeError, LookupError, RecursionError, OSError, MemoryError, pa.ArrowException) as error:
+        msg = f"{path} is not a manifest that Holdfast has written: {' '.join(str(error).split())[:300]}"
+        raise DamagedFileError(msg) from error
+
+
 def _decoded(data: bytes, path: str) -> Manifest:
     file = pq.ParquetFile(io.BytesIO(data), read_dictionary=_TEXTS)
     header = _header(file, path)

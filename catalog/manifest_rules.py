@@ -13,7 +13,7 @@ from typing import NoReturn
 from holdfast.catalog import paths
 from holdfast.catalog.state import Ref
 from holdfast.catalog.state_schema import parse_schema
-from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Chunk, FileId, Role, StateInfo, StoredFile
+from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, Chunk, FileId, Role, StateInfo, StoredFile
 
 ROLES: Mapping[str, frozenset[Role]] = {
     "parquet": frozenset({Role.BASE, Role.UPSERTS, Role.DELETES, Role.FOOTER}),
@@ -111,6 +111,23 @@ def require_files(files: Mapping[FileId, StoredFile], *, of_savepoint: bool) -> 
         seen.add(file.path)
         if not 0 <= file.size_bytes < _INT64 or not _SHA256.fullmatch(file.sha256):
             _refuse(f"the size or the digest of {file.path} is not one")
+
+
+def require_ack(ack: Ack) -> None:
+    """Raises ValueError unless each file is one that its attempt can have written, and each chunk is of one of them, or of an older one."""
+    files = {file.file_id: file for file in ack.files}
+    _require_name(ack.operator, "an operator")
+    _require_name(ack.state, "a state")
+    require_files(files, of_savepoint=False)
+    for file in ack.files:
+        if not (paths.is_file_id(file.file_id) and paths.is_of(ack.attempt, file.file_id) and paths.attempt_of(file.path) == ack.attempt):
+            _refuse(f"the file {file.path} is not of attempt {ack.attempt}")
+    for chunk in ack.chunks:
+        _require_numbers(chunk, MAX_PARALLELISM_LIMIT)
+        if chunk.inline is not None or paths.is_of(ack.attempt, chunk.file_id):
+            _require_bytes(chunk, files.get(chunk.file_id))
+        if chunk.role is Role.FILE:
+            _require_file_name(chunk, "directory", set())
 
 
 def _require_id(job_id: object, checkpoint_id: object) -> None:

@@ -36,11 +36,9 @@ def read_marker(storage: Storage) -> Marker:
         raise NotFoundError(msg) from error
     try:
         fields = json.loads(data)
-        marker = Marker(catalog_id=str(fields["catalog_id"]), format_version=int(fields["format_version"]), ledger=str(fields["ledger"]))
-        if not marker.catalog_id:  # as of a table that is no ledger
-            msg = "the catalog id is empty"
-            raise ValueError(msg)
-    except (ValueError, KeyError, TypeError) as error:
+        marker = Marker(catalog_id=fields["catalog_id"], format_version=fields["format_version"], ledger=fields["ledger"])
+        _require_marker(marker)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         msg = f"{storage.address}/{paths.MARKER} does not read as a marker ({error!r}): restore it from a copy of the catalog"
         raise CorruptionError(msg) from error
     if marker.format_version > FORMAT_VERSION:
@@ -50,6 +48,18 @@ def read_marker(storage: Storage) -> Marker:
         )
         raise FormatError(msg)
     return marker
+
+
+def _require_marker(marker: Marker) -> None:
+    """Raises ValueError for what no catalog has: the ledger is in a directory of the catalog's own, wherever the marker comes from."""
+    catalog_id: object = marker.catalog_id
+    version: object = marker.format_version
+    if not isinstance(catalog_id, str) or not catalog_id or not catalog_id.isprintable():  # empty as of a table that is no ledger
+        msg = "the catalog id is empty, or is not a line of text"
+        raise ValueError(msg)
+    if isinstance(version, bool) or not isinstance(version, int) or not paths.is_ledger(marker.ledger):
+        msg = "the format version is not a number, or the ledger's directory not one"
+        raise ValueError(msg)
 
 
 def create_marker(storage: Storage, catalog_id: str) -> Marker:

@@ -279,9 +279,20 @@ def is_state_file(path: str, *, of_savepoint: bool) -> bool:
     return isinstance(parsed, AttemptPath) and parsed.checkpoint_id is not None
 
 
+def attempt_of(path: str) -> AttemptToken | None:
+    """The attempt whose token a path carries; None of any other path."""
+    parsed = parse(path)
+    return parsed.attempt if isinstance(parsed, AttemptPath) else None
+
+
 def is_file_id(text: str) -> bool:
     """Whether this is the id of a file's row, as `file_id` makes it."""
     return _FILE_ID.fullmatch(text) is not None
+
+
+def is_ledger(given: object) -> bool:
+    """Whether this is the name of a ledger's directory."""
+    return isinstance(given, str) and _LEDGER.fullmatch(given) is not None
 
 
 def is_token(given: object) -> bool:
@@ -298,8 +309,10 @@ def require_relative(path: str) -> str:
     """The path itself, if it cannot lead out of a root and has one spelling only.
 
     Raises:
-        ValueError: it is empty or absolute, or has a backslash, a NUL, or a part that is empty, "." or "..".
+        ValueError: it is empty or absolute, has a backslash, a NUL, or a part that is empty, "." or "..", or is no name of a file at all.
     """
+    if not path.isascii():
+        os.fsencode(path)  # a UnicodeEncodeError is a ValueError
     if "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         msg = f"{path!r} is not a path relative to a catalog's root"
         raise ValueError(msg)

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
 
+from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.facts import KINDS, Fact
 from holdfast.catalog.types import Purpose, Role, Scope, Status
 
@@ -85,6 +87,9 @@ SCHEMA = pa.schema(
 )
 
 _FIELDS = {kind: tuple(f.name for f in fields(cls)) for kind, cls in KINDS.items()}
+_REQUIRED = {
+    kind: frozenset(f.name for f in fields(cls) if NoneType not in get_args(get_type_hints(cls)[f.name])) for kind, cls in KINDS.items()
+}
 _ENUMS: dict[str, Any] = {"purpose": Purpose, "status": Status, "scope": Scope, "role": Role}
 
 
@@ -111,7 +116,10 @@ def to_table(facts: Sequence[Fact], operation: Operation) -> pa.Table:
 
 
 def from_table(table: pa.Table) -> Iterator[Fact]:
-    """The facts of a table of the ledger, in its order. Kinds of a later format are passed over."""
+    """The facts of a table of the ledger, in its order. Kinds of a later format are passed over.
+
+    Raises DamagedLedgerError for a row that lacks what its kind has to say.
+    """
     for batch in table.to_batches():
         columns: dict[str, list[Any]] = {}
         for i, kind in enumerate(batch.column("kind").to_pylist()):
@@ -123,5 +131,21 @@ def from_table(table: pa.Table) -> Iterator[Fact]:
                 if name not in columns:
                     columns[name] = batch.column(name).to_pylist()
                 value = columns[name][i]
-                values[name] = _ENUMS[name](value) if name in _ENUMS and value is not None else value
+                if value is None:
+                    if name in _REQUIRED[kind]:
+                        raise _not_a_fact(kind, name, value)
+                elif name in _ENUMS:
+                    try:
+                        value = _ENUMS[name](value)
+                    except ValueError:
+                        raise _not_a_fact(kind, name, value) from None
+                values[name] = value
             yield cls(**values)
+
+
+def _not_a_fact(kind: str, name: str, value: object) -> DamagedLedgerError:
+    msg = (
+        f"the ledger has a fact of kind {kind!r} whose {name} is {value!r:.60}, which no Holdfast writes: restore the ledger from a copy, "
+        "and see who writes to it"
+    )
+    return DamagedLedgerError(msg)

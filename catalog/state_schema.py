@@ -25,8 +25,8 @@ _INTERVALS = frozenset(
 )
 _COLLATIONS = "__COLLATIONS"
 _COLLATION = re.compile(r"(?:spark|icu)\.[A-Za-z0-9_]+")
-# Notes that Spark acts on. Field ids find columns otherwise than by name, and need not be in a file. Defaults are SQL that it runs, and would be
-# put into rows that were written before there was the column, where every other reader finds null. Texts of char(n) would be padded.
+# Notes that Spark acts on. Field ids find columns otherwise than by name, and need not be in a file. Defaults are SQL that it runs, and
+# would be put into rows of before there was the column, where every other reader finds null. Texts of char(n) would be padded.
 _ACTED_ON = re.compile(
     r"parquet\.field\.id|(CURRENT|EXISTS)_DEFAULT|GENERATION_EXPRESSION|generationExpression|identity\..*|delta\..*|__.*", re.DOTALL
 )

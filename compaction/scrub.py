@@ -13,10 +13,11 @@ from holdfast.catalog import paths
 from holdfast.catalog.cleanup import OrphanRule, Verdict
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import DamagedFileError, ForeignTokensError
-from holdfast.catalog.manifest import decode
+from holdfast.catalog.manifest import attempt_in
 from holdfast.catalog.queries import Queries
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import AttemptToken
 from holdfast.compaction.runs import MaintenanceRun
 
 SHOWN = 5
@@ -84,7 +85,7 @@ def _by_content(orphan: str, storage: Storage, rule: OrphanRule) -> Verdict:
     if not isinstance(parsed, paths.ChkPath):
         return Verdict.ORPHAN
     try:
-        token = decode(storage.read(orphan), orphan).attempt
+        token = AttemptToken(attempt_in(storage.read(orphan), orphan))
     except (FileNotFoundError, DamagedFileError):
         return Verdict.ORPHAN  # gone meanwhile, or never whole: nobody's state
     if token not in rule.attempts:

@@ -22,6 +22,7 @@ from holdfast.catalog.errors import (
     UsageError,
     WorkingDirectoryError,
 )
+from holdfast.catalog.texts import escaped
 
 if TYPE_CHECKING:
     from holdfast.facade import Catalog
@@ -85,7 +86,7 @@ class Commands(click.Group):
             code = exit_code(error)
             if code is None:
                 raise
-            click.echo(f"holdfast: {' '.join(str(error).split())}", err=True)
+            click.echo(f"holdfast: {escaped(' '.join(str(error).split()))}", err=True)
             ctx.exit(code)
 
 

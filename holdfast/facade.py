@@ -21,6 +21,7 @@ from holdfast.catalog.queries import SqlQueries
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.texts import require_line
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import (
     MAX_PARALLELISM_LIMIT,
@@ -190,14 +191,16 @@ class Catalog:
     def hold(self, job: str, checkpoint_id: int, name: str, note: str | None = None) -> None:
         """Keep a live checkpoint from retention and drop until `unhold`.
 
-        Raises UsageError (the hold has no name), RefusedError, NotFoundError, AlreadyExistsError.
+        Raises UsageError (the hold has no name, or name or note are not a line of printable text), RefusedError, NotFoundError,
+        AlreadyExistsError.
         """
         given: object = name
         if not isinstance(given, str) or not given.strip():
             msg = f"a hold on checkpoint {checkpoint_id} of job {job!r} needs a name, by which it is ended"
             raise UsageError(msg)
+        require_line(name, "the name of a hold")
         if note is not None:
-            arguments.text(note, "a note on a hold")
+            require_line(note, "the note of a hold")
         find = numbered(job, checkpoint_id)
         self._transactor.run(lambda state: lifecycle.hold(state, find(state), name, note))
 
@@ -210,19 +213,21 @@ class Catalog:
     def drop(self, job: str, checkpoint_id: int, reason: str = "dropped by an operator") -> None:
         """The checkpoint is no longer live; its files go with the next vacuum unless others refer to them.
 
-        Raises RefusedError for a held checkpoint, for the head and for a savepoint (`dispose`), NotFoundError for one that does not exist.
+        Raises RefusedError for a held checkpoint, for the head and for a savepoint (`dispose`), NotFoundError for one that does not exist,
+        UsageError for a reason that is not a line of printable text.
         """
         find = numbered(job, checkpoint_id)
-        arguments.text(reason, "a reason")
+        require_line(reason, "the reason for a drop")
         self._transactor.run(lambda state: lifecycle.drop(state, find(state), reason))
 
     def kill(self, job: str, attempt: str, reason: str = "killed by an operator") -> None:
         """End an open attempt whose process seems gone. A wrong guess is safe: that attempt's commit fails, and it may begin another.
 
-        Raises AttemptEndedError, and RefusedError for an owner of files, which is released and not killed.
+        Raises AttemptEndedError, RefusedError for an owner of files, which is released and not killed, and UsageError for a reason that is
+        not a line of printable text.
         """
         token = AttemptToken(arguments.text(attempt, "the token of an attempt"))
-        arguments.text(reason, "a reason")
+        require_line(reason, "the reason for a kill")
         self._transactor.run(lambda state: lifecycle.end_attempt(state, state.job_named(job).job_id, token, Status.KILLED, reason))
 
     # ---- files of tasks ----------------------------------------------------------------------------------------------

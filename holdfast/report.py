@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.errors import UsageError
+from holdfast.catalog.texts import escaped
 
 if TYPE_CHECKING:  # the command line prints its help by this module, and needs no engine for that
     import duckdb
@@ -36,13 +37,16 @@ def print_json(value: Any) -> None:
     """One line of JSON on standard output, which every parser takes; in ASCII where the output's encoding lacks a character."""
     whole = plain(value)
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False)
-    print(text if text == _encodable(text) else json.dumps(whole, allow_nan=False))
+    if text != _encodable(text):
+        text = json.dumps(whole, allow_nan=False)
+    print(text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines for people; what the output's encoding lacks is shown as an escape."""
+    """Each as one line: names, notes and paths are other people's, and a terminal would act on what is in them. What the output's
+    encoding lacks is shown as an escape."""
     for line in lines:
-        print(_encodable(line))
+        print(_encodable(escaped(line)))
 
 
 def plain(value: Any) -> Any:
@@ -212,12 +216,12 @@ def progress_bar(what: str) -> Iterator[Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=None)
 
         def show(done: int, total: int, text: str | None = None) -> None:
-            progress.update(task, completed=done, total=total, description=f"{what}: {text}" if text else what)
+            progress.update(task, completed=done, total=total, description=escaped(f"{what}: {text}") if text else what)
 
         yield show
 

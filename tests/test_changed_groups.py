@@ -79,7 +79,7 @@ def test_the_first_write_is_full_and_keeps_a_digest_of_each_group(spark, job):
     manifest, result = write(job, df)
     (info,) = manifest.states
     counts = Counter(groups_of(spark, df).values())
-    assert {group: digest.rows for group, digest in decode(info.group_digests).items()} == counts
+    assert {group: digest.rows for group, digest in decode(info.group_digests, manifest.max_parallelism).items()} == counts
     assert (info.rows, info.layers, result.reused_bytes) == (40, 1, 0)
     assert_reads(spark, job, df)
 

@@ -364,9 +364,11 @@ def test_a_damaged_savepoint_is_not_restored_and_the_head_stays(catalog: holdfas
     write(catalog, big=LARGE)
     savepoint = catalog.savepoint("flights", "mine")
     write(catalog, big=b"head")
-    next(Path(savepoint.path).glob("data/*")).write_bytes(b"damaged")
-    with pytest.raises(holdfast.DamagedFileError, match="was not copied"):
-        catalog.coordinate("flights", start=savepoint)
+    (file,) = Path(savepoint.path).glob("data/*")
+    for damaged, told in ((b"y" * len(LARGE), "was not copied"), (b"half of it", "nothing was begun")):
+        file.write_bytes(damaged)
+        with pytest.raises(holdfast.DamagedFileError, match=told):
+            catalog.coordinate("flights", start=savepoint)
     assert contents(catalog.checkpoint("flights")) == {"big": b"head"}
 
 

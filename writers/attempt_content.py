@@ -35,6 +35,8 @@ from holdfast.writers.patience import Watch
 from holdfast.writers.presence import require_there
 from holdfast.writers.upload import UploadContext
 
+PROGRESS_LIMIT_BYTES = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointResult:
@@ -320,8 +322,24 @@ def _names(key: object) -> tuple[str, ...]:
 
 
 def _checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Raises UsageError for what the ledger cannot keep, or its readers cannot ask for."""
+    given: object = progress  # a program without types gives anything
+    if progress is None:
+        return None
+    if not isinstance(given, Mapping):
+        msg = f"progress must be a mapping that JSON can hold, and is a {type(given).__name__}"
+        raise UsageError(msg)
     try:
-        return None if progress is None else dict(json.loads(json.dumps(progress, allow_nan=False)))
-    except (TypeError, ValueError) as error:
-        msg = f"progress must be a mapping that JSON can hold ({error}): {progress!r}"
+        text = json.dumps(progress, allow_nan=False)
+        plain = dict(json.loads(text))
+        json.dumps(plain, ensure_ascii=False).encode()  # half of a surrogate pair, at which every query of the column would stop
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"progress must be a mapping that JSON can hold ({type(error).__name__}: {error}): {progress!r:.200}"
         raise UsageError(msg) from error
+    if len(text) > PROGRESS_LIMIT_BYTES:
+        msg = (
+            f"progress has {len(text)} bytes as JSON, and may have {PROGRESS_LIMIT_BYTES}: it goes into the ledger with every checkpoint, "
+            "and each start reads it; write the rest as a state, checkpoint.write_bytes"
+        )
+        raise UsageError(msg)
+    return plain

@@ -5,7 +5,7 @@ whole, into a first checkpoint that is committed before the coordinator is hande
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -120,6 +120,7 @@ def head_to_go_on_from(state: CatalogState, job: JobState) -> Ref | None:
 
 def _of_this_catalog(ref: Ref, mode: Mode | None, mapped: Mapped, name: str, storage: Storage, transactor: Transactor) -> Beginning:
     owner, row = transactor.look(lambda state: (state.job(ref.job_id), state.checkpoint(ref)))
+    transactor.look(lambda state: lifecycle.require_live(state, ref, "begin with"))  # before a job is registered for it
     source = partial(live_source, storage, transactor, ref, row.fact)
     if row.fact.is_savepoint:
         return replace(_copied(source(), mode, mapped), find=lambda _: ref)
@@ -153,8 +154,23 @@ def _copied(source: Checkpoint, mode: Mode | None, mapped: Mapped) -> Beginning:
     if mode in ("fork", "claim"):
         msg = f"mode={mode!r} goes with a checkpoint of another job of this catalog; {source!r} is copied: leave the mode out"
         raise RefusedError(msg)
-    mapped.names_in(source)
+    _require_there(source, mapped.names_in(source))
     return Beginning(source=source, mapped=mapped, max_parallelism=source.manifest.max_parallelism)
+
+
+def _require_there(source: Checkpoint, states: Collection[str]) -> None:
+    """Raises DamagedFileError, before a job is registered, where a file of these states is missing or has another size (half a copy)."""
+    of_states = {chunk.file_id for chunk in source.manifest.chunks if chunk.state in states and chunk.inline is None}
+    for file_id in of_states:
+        file = source.manifest.files[file_id]
+        try:
+            found = source.storage.size(file.path)
+        except FileNotFoundError:
+            found = None
+        if found != file.size_bytes:
+            what = "is missing" if found is None else f"has {found} bytes, not {file.size_bytes}"
+            msg = f"{file.path} of {source!r} {what}: nothing was begun. Copy it again as a whole, or start from another"
+            raise DamagedFileError(msg)
 
 
 def _savepoint(path: str) -> Checkpoint:

@@ -30,6 +30,7 @@ from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.texts import require_line
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, JobId, OnEnd, Outcome, Retention, Status, StoredFile
 from holdfast.writers.attempt_content import CheckpointResult
@@ -37,6 +38,7 @@ from holdfast.writers.beginnings import Beginning
 from holdfast.writers.checkpoint_block import CheckpointBlock
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.copying import Mapped
+from holdfast.writers.failures import reason_of
 from holdfast.writers.leases import DROPPED, Loans
 from holdfast.writers.manifest_file import load_committed
 from holdfast.writers.patience import Failures, Patience, Watch
@@ -116,7 +118,10 @@ class Coordinator:
         next step raises AttemptEndedError. With `tolerated_failures`, so many checkpoints in a row may fail by such an end, a kill, a lost
         race, or a failure of storage or of an upload: the block then raises nothing, `result` is None and `failure` is the error. The next
         one is again on the last that was committed, so that its changes must be all since then.
+        The reason of an attempt that failed is kept in the ledger: of an error of the program or an engine its type alone, never its text.
+        `progress` is anything that JSON can hold, of at most a megabyte.
         Raises:
+            UsageError: the progress is something else.
             FencedError: a newer coordinator of the job has started.
             AttemptEndedError: somebody killed the attempt, or its time was over; nothing was committed, the next one may be tried.
             ConflictError: the commit lost too many races, and was aborted.
@@ -192,6 +197,8 @@ class Coordinator:
             msg = f"outcome={outcome!r} is not how job {self._job_id} can end: give {', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
             raise UsageError(msg)
         ended = Outcome(outcome)
+        if reason is not None:
+            require_line(reason, "the reason for the end of a job")
         self._refuse_if_writing("the job is ended")
         self._transactor.run(lambda state: job_rules.end_job(state, self._job_id, self.epoch, ended, reason, self._on_end))
         self._opened, self._closed = None, True
@@ -392,7 +399,7 @@ class Coordinator:
     def _abort(self, writer: CheckpointWriter, error: BaseException) -> None:
         writer.close()
         try:
-            self._abandon(writer, f"{type(error).__name__}: {error}"[:500])
+            self._abandon(writer, reason_of(error))
         except (AttemptEndedError, FencedError) as ended:  # by somebody else; scrub finds its files, or took them while they were written
             if type(ended) is not type(error):
                 error.add_note(f"the attempt had been ended before: {ended}")

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar, get_origin
 
 from holdfast.catalog.errors import UsageError
+from holdfast.catalog.manifest_rules import require_ack
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetrics, Chunk, Role, Scope, StoredFile
 
 _DIGITS = 64  # of the SHA-256 before the text
@@ -52,8 +53,11 @@ def decode_ack(data: object) -> Ack | FailedAck:
     """What `encode_ack` or `encode_failure` was given.
     Raises UsageError for other bytes, and for those of which one was changed, lost or added."""
     try:
-        return _decoded(bytes(data))  # type: ignore[call-overload]
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        if not isinstance(data, bytes | bytearray | memoryview):  # of a number, `bytes` would make so many
+            msg = "it is not bytes"
+            raise TypeError(msg)
+        return _decoded(bytes(data))
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         msg = (
             f"{type(data).__name__} {data!r:.60} is no acknowledgement, or was damaged on its way ({error}): give what upload.ack() "
             "returned in the task"
@@ -75,6 +79,7 @@ def _decoded(data: bytes) -> Ack | FailedAck:
     if ack.subtask is None or not chunks or {(each.operator, each.state, each.subtask) for each in chunks} != {_share(ack)}:
         msg = "it is not of one subtask"
         raise ValueError(msg)
+    require_ack(ack)
     return ack
 
 

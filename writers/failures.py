@@ -14,13 +14,17 @@ from dataclasses import dataclass
 from holdfast.catalog.errors import (
     AddressError,
     AttemptEndedError,
+    CorruptionError,
     EngineSetupError,
+    FencedError,
     HoldfastError,
     NotDurableError,
     ReadOnlyError,
+    RefusedError,
     RetryError,
     StorageFullError,
 )
+from holdfast.catalog.texts import escaped
 
 # Of a query that is wrong, or met a value that it cannot take: it fails again whatever becomes of its tasks.
 WRONG_QUERY = frozenset(
@@ -190,3 +194,13 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception as failure:  # noqa: BLE001 - of whatever kind: there is no text
         return type(failure).__name__
+
+
+def reason_of(error: BaseException) -> str:
+    """Why an attempt failed, for the ledger, which never forgets: the text of an error of the program or an engine may have secrets.
+
+    What Holdfast itself decided is said in full.
+    """
+    kind = type(error).__name__
+    decided = isinstance(error, RefusedError | FencedError | AttemptEndedError | RetryError | CorruptionError) and error.__cause__ is None
+    return escaped(f"{kind}: {error}"[:500]) if decided else kind

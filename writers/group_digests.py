@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from holdfast.catalog.errors import DamagedFileError
+
 _ROW = np.dtype([("group", "<i4"), ("rows", "<i8"), ("sum", "<i8"), ("xor", "<i8")])
 
 
@@ -30,9 +32,22 @@ def encode(digests: Mapping[int, GroupDigest]) -> str:
     return base64.b64encode(zlib.compress(rows.tobytes())).decode("ascii")
 
 
-def decode(text: str) -> dict[int, GroupDigest]:
-    """What `encode` was given."""
-    rows = np.frombuffer(zlib.decompress(base64.b64decode(text)), _ROW)
+def decode(text: str, max_parallelism: int) -> dict[int, GroupDigest]:
+    """What `encode` was given, of a job with so many key groups. Raises DamagedFileError for anything else; never inflates to more."""
+    most = max_parallelism * _ROW.itemsize
+    inflater = zlib.decompressobj()
+    try:
+        packed = inflater.decompress(base64.b64decode(text, validate=True), most + 1)
+        rows = np.frombuffer(packed, _ROW) if inflater.eof else None
+    except (ValueError, zlib.error):
+        rows = None
+    groups = [] if rows is None else rows["group"].tolist()
+    if rows is None or groups != sorted({*groups}) or (groups and not 0 <= groups[0] <= groups[-1] < max_parallelism):
+        msg = (
+            f"the digests of a state's key groups are not such of {max_parallelism} groups: its manifest is not genuine. Write "
+            "the state in full by another mode, or go on from another checkpoint"
+        )
+        raise DamagedFileError(msg)
     return {group: GroupDigest(*digest) for group, *digest in rows.tolist()}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from holdfast.catalog import paths
 from holdfast.catalog.commit_rule import Identity
-from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, ForeignTokensError, HoldfastError, RefusedError
+from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, ForeignTokensError, FormatError, HoldfastError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.manifest import Manifest, decode, encode, require_sound
 from holdfast.catalog.storage import Storage, read_committed
@@ -23,7 +23,7 @@ def store_manifest(storage: Storage, manifest: Manifest, inherited: Collection[I
     Raises:
         RefusedError: no reader would take it; of the chunks that are `inherited`, its parent's readers have seen that.
         AttemptEndedError: its own attempt has one there already: another process commits it.
-        ForeignTokensError: an attempt that the ledger never knew has one there.
+        ForeignTokensError: an attempt that the ledger never knew has one there, or a stranger has something else.
     """
     try:
         require_sound(manifest, inherited)
@@ -92,7 +92,17 @@ def load_committed(storage: Storage, fact: CheckpointCommitted) -> Manifest:
 
 
 def _taken(storage: Storage, manifest: Manifest) -> HoldfastError:
-    if load_manifest(storage, manifest.path).attempt == manifest.attempt:
+    try:
+        found: str | None = load_manifest(storage, manifest.path).attempt
+    except (DamagedFileError, FormatError):
+        found = None
+    if found is None:
+        msg = (
+            f"{manifest.path} is taken by something that is not a manifest: whoever can write to storage put it there. Nothing was "
+            f"replaced or committed; remove it, and see who did. The next checkpoint of job {manifest.job!r} has a place of its own"
+        )
+        return ForeignTokensError(msg)
+    if found == manifest.attempt:
         msg = (
             f"attempt {manifest.attempt} of checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has a manifest already: "
             "another process commits the same attempt; stop one of them"

@@ -30,6 +30,7 @@ from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, Status, StoredFile
 from holdfast.writers.copying import copy_object
 from holdfast.writers.directories import DIRECTORY
+from holdfast.writers.failures import reason_of
 from holdfast.writers.manifest_file import load_manifest
 from holdfast.writers.restore import Checkpoint, open_committed
 from holdfast.writers.savepoint_files import OpenStates, SavepointFiles
@@ -122,9 +123,7 @@ class SavepointWriter:
         """Whether the attempt was open until now, so that it can never have been committed."""
         try:
             self.storage.require_root()  # what lies at the catalog's path may be another's ledger by now
-            self.transactor.run(
-                lambda state: end_attempt(state, ref.job_id, token, Status.ABORTED, f"{type(error).__name__}: {error}"[:500], files)
-            )
+            self.transactor.run(lambda state: end_attempt(state, ref.job_id, token, Status.ABORTED, reason_of(error), files))
         except AttemptEndedError as ended:
             error.add_note(f"the attempt had been ended before: {ended}")
             return False

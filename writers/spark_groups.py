@@ -72,7 +72,7 @@ class GroupWriter:
             digests = group_digests(frame)
         digest_ms = milliseconds(started, self.environment)
         if parent is not None and parent.info.group_digests is not None and _is_comparable(df, context, parent):
-            changed = changed_groups(decode(parent.info.group_digests), digests)
+            changed = changed_groups(decode(parent.info.group_digests, parent.max_parallelism), digests)
             if not changed:
                 nothing = _with_digest_time(acks_for([], context, upload_ms=0), digest_ms)
                 return Written(acks=nothing, info=parent.info, content=parent.chunks)

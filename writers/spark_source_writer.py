@@ -31,6 +31,7 @@ from holdfast.catalog.types import Ack, AttemptToken, JobId, KeepAll, Status, St
 from holdfast.writers.attempt_content import require_state_name
 from holdfast.writers.beginnings import head_to_go_on_from
 from holdfast.writers.checkpoint_writer import CheckpointWriter
+from holdfast.writers.failures import reason_of
 from holdfast.writers.increments import Written, in_full
 from holdfast.writers.manifest_file import load_committed
 from holdfast.writers.registration import register_job
@@ -69,7 +70,7 @@ def open_write(path: str, job: str, state: str, key: Sequence[str], schema: Stru
         return SourceWriter(given, given.context(transactor))
     except BaseException as error:  # Spark has no writer that it could abort
         try:
-            given.end(transactor, f"{type(error).__name__}: {error}"[:500])
+            given.end(transactor, reason_of(error))
         except Exception as failure:  # noqa: BLE001 - the first error matters more
             error.add_note(f"the attempt could not be ended ({failure}); the job's next start ends it")
         raise
@@ -191,7 +192,7 @@ class SourceWriter(DataSourceArrowWriter):
         except Exception as error:
             # Here and not in `abort`, which knows nothing of the manifest; it finds the attempt ended.
             with suppress(Exception):
-                self._write.end(transactor, f"{type(error).__name__}: {error}"[:500], writer.written_files)
+                self._write.end(transactor, reason_of(error), writer.written_files)
             raise
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -1,0 +1,16 @@
+"""Some seconds of `make fuzz`: whatever the input, a right answer or an error of the right class."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import TARGETS, fuzz
+
+EXAMPLES = 60
+# By one bit the log can still be told otherwise than by an error: until its entries have digests.
+UNMENDED = {"ledgers"}
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name not in UNMENDED])
+def test_hostile_input_gives_a_right_answer_or_an_error_of_the_right_class(name: str, tmp_path: Path) -> None:
+    fuzz(name, tmp_path, EXAMPLES, 11)
