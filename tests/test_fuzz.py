@@ -12,5 +12,5 @@ UNMENDED = {"ledgers"}
 
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if name not in UNMENDED])
-def test_hostile_input_gives_a_right_answer_or_an_error_of_the_right_class(name: str, tmp_path: Path) -> None:
+def test_hostile_input_gives_a_right_answer_or_the_right_error(name: str, tmp_path: Path) -> None:
     fuzz(name, tmp_path, EXAMPLES, 11)

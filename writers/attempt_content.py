@@ -334,7 +334,7 @@ def _checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] |
         plain = dict(json.loads(text))
         json.dumps(plain, ensure_ascii=False).encode()  # half of a surrogate pair, at which every query of the column would stop
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"progress must be a mapping that JSON can hold ({type(error).__name__}: {error}): {progress!r:.200}"
+        msg = f"progress must be a mapping that JSON can hold, and this is not ({type(error).__name__}: {error})"
         raise UsageError(msg) from error
     if len(text) > PROGRESS_LIMIT_BYTES:
         msg = (
