@@ -73,12 +73,19 @@ def lock(connection: duckdb.DuckDBPyConnection, address: str) -> None:
 
 
 def query(connection: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyRelation:
-    """The rows of one SELECT, run when they are fetched. Raises CorruptionError for anything else: it was made of data that is hostile."""
+    """The rows of one SELECT, run when they are fetched.
+
+    Raises CorruptionError for anything else, which was made of data that is hostile; and where its files lack a column of it.
+    """
     found = connection.extract_statements(statement)
     if [each.type for each in found] != [duckdb.StatementType.SELECT]:
         msg = f"names or types of a state make {len(found)} statements of the query for its rows: nothing was run; its manifest is forged"
         raise CorruptionError(msg)
-    return connection.sql(statement)
+    try:
+        return connection.sql(statement)
+    except duckdb.BinderException as error:
+        msg = f"the files of a state do not have the columns that its manifest says ({error}): use another checkpoint, or another copy"
+        raise CorruptionError(msg) from error
 
 
 def views_over(connection: duckdb.DuckDBPyConnection, facts_table: "pa.Table") -> None:
