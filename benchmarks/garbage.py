@@ -76,10 +76,10 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
     write_ledger(ledger, size)
     files = DeltaTable(ledger).file_uris()
     unreferenced, condemned = _require_equal(_ours(ledger), _by_hand(files))
-    version = SqlQueries(str(ledger)).verified_version()
+    version = SqlQueries(str(ledger)).verified().version
     taken = interleave(
         {
-            "hashing": lambda _: seconds(lambda: SqlQueries(str(ledger)).verified_version()),
+            "hashing": lambda _: seconds(lambda: SqlQueries(str(ledger)).verified()),
             "holdfast": lambda _: seconds(lambda: _query(ledger, version)),
             "by_hand": lambda _: seconds(lambda: _by_hand(files)),
         },

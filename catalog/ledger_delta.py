@@ -269,6 +269,11 @@ class DeltaLedger:
         paths = list(self._files({"operation_id": (operation_id, operation_id)}))
         return bool(self._read(paths, pc.field("operation_id") == operation_id, ["kind"]).num_rows)
 
+    def count_rows(self) -> int | None:
+        """How many facts the held snapshot has, by the log's statistics; None where a file has none."""
+        counts = pa.table(self._table.get_add_actions(flatten=True))["num_records"]
+        return None if counts.null_count else pc.sum(counts, min_count=0).as_py()
+
     def verify_files(self) -> Iterator[tuple[str, int]]:
         """(path below the table, size) of each data file of the held snapshot, each once its digest is compared.
 

@@ -67,21 +67,34 @@ class SqlQueries:
 
         Raises DamagedLedgerError for what was not, and for what DuckDB cannot read.
         """
-        version = self.verified_version()
+        ledger = self.verified()
+        version = ledger.version
         _require_version(version, at_least)
         with duckdb_engine.connect(self.ledger_address, version=version) as connection:
             try:
+                _require_all_rows(connection, ledger)
                 yield connection
             except duckdb.Error as error:
                 msg = f"the ledger {self.ledger_address} cannot be asked at version {version}: {error}; nothing was changed"
                 raise DamagedLedgerError(msg) from error
 
-    def verified_version(self) -> int:
-        """The newest version, every entry and data file of which was read and holds its digest. Raises DamagedLedgerError."""
+    def verified(self) -> DeltaLedger:
+        """A handle at the newest version, every entry and data file of which was read and holds its digest. Raises DamagedLedgerError."""
         ledger = DeltaLedger.open(self.ledger_address)
         for _ in ledger.verify_files():
             pass
-        return ledger.version
+        return ledger
+
+
+def _require_all_rows(connection: duckdb.DuckDBPyConnection, ledger: DeltaLedger) -> None:
+    """Raises RetryError unless DuckDB, which looks at the log by itself, sees what was verified."""
+    found, wanted = connection.execute("SELECT count(*) FROM facts").fetchone(), ledger.count_rows()
+    if wanted is not None and found != (wanted,):
+        msg = (
+            f"version {ledger.version} of the ledger {ledger.address} has {wanted} facts, and DuckDB sees {found and found[0]}: a listing "
+            "of this file system lags behind. Nothing was changed; call again"
+        )
+        raise RetryError(msg)
 
 
 def _require_version(found: int, at_least: int) -> None:
