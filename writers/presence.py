@@ -16,13 +16,13 @@ _FEW, _LOOKERS = 32, 8  # a look costs microseconds on a disk of one's own, and 
 
 
 def require_there(storage: Storage, files: Sequence[StoredFile]) -> None:
-    """Raises UnsafeSettingsError, which names the first, unless each of these files is there with its size."""
+    """Raises UnsafeSettingsError, which names one, unless each of these files is there with its size."""
     if len(files) <= _FEW:
-        found = [_problem(storage, file) for file in files]
+        problems = _problems(storage, files)
     else:
         with ThreadPoolExecutor(_LOOKERS) as lookers:
-            found = [*lookers.map(lambda file: _problem(storage, file), files)]
-    problems = [problem for problem in found if problem is not None]
+            shares = lookers.map(lambda first: _problems(storage, files[first::_LOOKERS]), range(_LOOKERS))
+            problems = [problem for share in shares for problem in share]
     if problems:
         more = f" (and {len(problems) - 1} more files)" if problems[1:] else ""
         msg = (
@@ -30,6 +30,10 @@ def require_there(storage: Storage, files: Sequence[StoredFile]) -> None:
             "another. Nothing was committed: mount it on every host at the same path, then write again in a new attempt"
         )
         raise UnsafeSettingsError(msg)
+
+
+def _problems(storage: Storage, files: Sequence[StoredFile]) -> list[str]:
+    return [problem for file in files if (problem := _problem(storage, file)) is not None]
 
 
 def _problem(storage: Storage, file: StoredFile) -> str | None:
