@@ -102,7 +102,7 @@ def explained(error: Exception, what: str, address: str) -> Exception:
     failed = f"{what}, in {address}, failed and had no effect"
     if (own := _told_in_task(error)) is not None:
         return type(own)(f"{failed}: {own}")
-    if isinstance(error, NotDurableError) and error.errno not in FULL:
+    if isinstance(error, NotDurableError) and error.errno not in FULL | NOT_WRITABLE:
         return NotDurableError(f"{failed}: {error}")
     for meaning, line in _meanings(error):
         if not meaning.only_of_catalog or address in line:

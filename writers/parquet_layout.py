@@ -32,7 +32,8 @@ class Part:
 
 def footer_of(storage: Storage, path: str) -> Any:
     """The footer of a Parquet file under the storage's root (pyarrow's FileMetaData)."""
-    return pq.read_metadata(f"{storage.address}/{path}")
+    with storage.open_stream(path) as stream:
+        return pq.read_metadata(stream)
 
 
 def parts_of(footer: Any, size_bytes: int) -> list[Part]:
