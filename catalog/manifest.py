@@ -21,6 +21,7 @@ from holdfast.catalog import manifest_rules as rules
 from holdfast.catalog import paths
 from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.errors import DamagedFileError, FormatError, HoldfastError
+from holdfast.catalog.parquet_pages import unpacked_bytes
 from holdfast.catalog.state import Ref
 from holdfast.catalog.types import (
     AttemptToken,
@@ -69,8 +70,8 @@ _FILE_FIELDS = CHUNKS.names[15:]
 _NULLABLE = frozenset({"rows", "subtask", "key_group_from", "key_group_to", "name", "inline", *_FILE_FIELDS})
 _TEXTS = [field.name for field in CHUNKS if field.type in (pa.string(), pa.binary())]
 
-# What a manifest may grow to in memory, by its own footer: a few of its own size (chunks that are all different take some 40 bytes each),
-# and what small state may be that is all alike.
+# What a manifest may grow to in memory, by its own footer and the headers of its pages: a few of its own size (chunks that are all
+# different take some 40 bytes each), and what small state may be that is all alike.
 FREE_ROWS = 10_000
 FREE_BYTES = 256 * 1024 * 1024
 MAX_INFLATION = 32
@@ -189,7 +190,7 @@ def attempt_in(data: bytes, path: str) -> str:
 def _decoded(data: bytes, path: str) -> Manifest:
     file = pq.ParquetFile(io.BytesIO(data), read_dictionary=_TEXTS)
     header = _header(file, path)
-    _require_bounded(file.metadata, len(data))
+    _require_bounded(data, file.metadata)
     if [(field.name, _value_type(field.type)) for field in file.schema_arrow] != [(field.name, field.type) for field in CHUNKS]:
         msg = "its columns are not those of chunks"
         raise ValueError(msg)
@@ -302,9 +303,9 @@ def _values(column: pa.ChunkedArray, *, nullable: bool) -> list[Any]:
     return found
 
 
-def _require_bounded(footer: pq.FileMetaData, size_bytes: int) -> None:
+def _require_bounded(data: bytes, footer: pq.FileMetaData) -> None:
     """Raises ValueError for so many rows, or bytes behind so few, as no chunks that are all different have: before memory is taken."""
-    inflated = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
+    size_bytes, inflated = len(data), unpacked_bytes(data, footer)
     if footer.num_rows > FREE_ROWS + size_bytes or inflated > FREE_BYTES + MAX_INFLATION * size_bytes:
         msg = f"{footer.num_rows} chunks of {inflated} bytes are said to be in {size_bytes} bytes"
         raise ValueError(msg)

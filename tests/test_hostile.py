@@ -8,6 +8,8 @@ from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -15,7 +17,8 @@ import holdfast
 from holdfast import cli
 from holdfast.catalog import duckdb_engine, paths
 from holdfast.catalog.errors import CorruptionError
-from holdfast.catalog.manifest import attempt_in, decode, encode
+from holdfast.catalog.manifest import CHUNKS, attempt_in, decode, encode
+from holdfast.catalog.parquet_pages import unpacked_bytes
 from holdfast.catalog.storage import StoredObject
 from holdfast.catalog.texts import escaped
 from holdfast.catalog.types import Role, StateInfo
@@ -25,8 +28,8 @@ from holdfast.writers.duckdb_read import state_sql
 from holdfast.writers.read_plan import plan_reading
 from tests.golden import make
 from tests.support.front_door import LARGE, ask
-from tests.support.hostile import opened_manifest, sealed_manifest
-from tests.test_manifest import INLINE, PATH, SCHEMA, SMALL, chunk, manifest, state, stored
+from tests.support.hostile import opened_manifest, resealed, sealed_manifest
+from tests.test_manifest import INLINE, PATH, SCHEMA, SMALL, chunk, inline, manifest, state, stored
 
 GOLDEN = make.GOLDEN / "format-1" / "savepoint"
 
@@ -110,6 +113,18 @@ def test_a_million_chunks_in_a_few_bytes_are_not_unpacked() -> None:
     assert len(data) < 100_000
     with pytest.raises(holdfast.DamagedFileError, match="200000 chunks of"):
         decode(data, PATH)
+
+
+def test_what_a_manifest_unpacks_to_is_asked_of_its_pages_and_not_of_its_footer() -> None:
+    """Zeros pack to nearly nothing, and a footer may say that there are ten of them."""
+    data = encode(with_chunks(inline(bytes(20_000))))
+    footer = pq.read_metadata(pa.BufferReader(data))
+    begin = footer.row_group(0).column(CHUNKS.names.index("inline")).dictionary_page_offset
+    assert data[begin : begin + 3] == b"\x15\x04\x15"  # the type of a dictionary, then its size unpacked: three bytes, times two
+    forged = data[: begin + 3] + b"\xfe\xff\x7f" + data[begin + 6 :]
+    assert unpacked_bytes(forged, footer) == unpacked_bytes(data, footer) - 20_004 + 2**20 - 1
+    with pytest.raises(holdfast.DamagedFileError):
+        decode(resealed(forged), PATH)
 
 
 def test_whose_a_manifest_is_can_be_asked_of_one_that_is_not_read() -> None:
