@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 from holdfast.catalog import delta_checkpoint, delta_data, delta_log
 from holdfast.catalog.delta_log import DamagedCommitError, TornCommitError
 from holdfast.catalog.errors import DamagedLedgerError
+from holdfast.catalog.forks import require_own_process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,9 @@ def check_files(ledger_address: str) -> Iterator[LedgerFile]:
     """Every entry, Delta checkpoint and data file of a ledger, those that the newest version no longer needs included.
 
     A file without a digest (of before there were any) is only opened. What is torn at the end of the log counts as damage here: nobody
-    was told of it, and the next commit mends it.
+    was told of it, and the next commit mends it. Raises UsageError in a forked child.
     """
+    require_own_process()
     directory = Path(ledger_address)
     log = directory / "_delta_log"
     data: dict[str, int] = {}

@@ -100,7 +100,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "checkpoint number as text": (lambda g, _: g.catalog.checkpoint("f", "1"), ""),
     "hold job": (lambda g, v: g.catalog.hold(v, 1, g.fresh().name), ""),
     "hold number": (lambda g, v: g.catalog.hold("f", v, g.fresh().name), ""),
-    "hold note": (lambda g, v: g.catalog.hold("f", 1, g.fresh().name, v), "none empty nul long lines"),
+    "hold note": (lambda g, v: g.catalog.hold("f", 1, g.fresh().name, v), "none empty long"),
     "unhold job": (lambda g, v: g.catalog.unhold(v, 1, "h"), ""),
     "unhold number": (lambda g, v: g.catalog.unhold("f", v, "h"), ""),
     "unhold name": (lambda g, v: g.catalog.unhold("f", 1, v), ""),

@@ -215,7 +215,10 @@ def test_a_fork_that_closed_before_its_first_checkpoint_says_how_to_go_on(catalo
         write(job, planes=b"1")
         catalog.coordinate("what-if", start=job.latest(), mode="fork").close()  # type: ignore[arg-type]
         write(job, planes=b"2")
-        with pytest.raises(holdfast.RefusedError, match="checkpoint 1 of job 'flights', which was dropped before .*: give start='nothing'"):
+        with pytest.raises(
+            holdfast.RefusedError,
+            match="checkpoint 1 of job 'flights', which was dropped before .*: coordinate 'what-if' with start='nothing'",
+        ):
             catalog.coordinate("what-if")
         savepoint = job.savepoint("mine")
     with catalog.coordinate("what-if", start=savepoint.path, retention=holdfast.KeepLast(1)) as fork:

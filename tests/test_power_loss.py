@@ -52,7 +52,7 @@ def unsynced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return directory, first
 
 
-@pytest.mark.parametrize("losses", itertools.product(LOSSES, repeat=3), ids="-".join)
+@pytest.mark.parametrize("losses", list(itertools.product(LOSSES, repeat=3)), ids="-".join)
 def test_after_any_loss_the_ledger_opens_and_what_stands_on_it_is_void(
     unsynced: tuple[Path, int], tmp_path: Path, losses: tuple[str, ...]
 ) -> None:

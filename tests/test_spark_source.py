@@ -257,7 +257,7 @@ def test_a_job_whose_head_its_claimer_has_dropped_is_not_begun_anew(catalog) -> 
     """Seen: all other states, and the progress, were gone from the new head without a word."""
     with catalog.coordinate(JOB) as job, job.checkpoint({"day": 1}) as cp:
         cp.write_bytes("other", b"1")
-    with catalog.coordinate("claimer", start=catalog.checkpoint(JOB).path, mode="claim") as job:
+    with catalog.coordinate("claimer", start=catalog.checkpoint(JOB).path, mode="claim", retention=holdfast.KeepLast(1)) as job:
         catalog.close()
         for _ in range(2):
             with job.checkpoint() as cp:
