@@ -22,7 +22,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.transaction import AddAction
 
 from benchmarks.harness import Result, interleave, ratio, seconds, spread
-from holdfast.catalog import delta_log, job_rules, lifecycle, paths
+from holdfast.catalog import delta_entry, delta_log, job_rules, lifecycle, paths
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.commit_rule import Identity
@@ -109,7 +109,7 @@ def _hashing(ledger: Path, commits: int) -> list[float]:
         entry = (log / delta_log.commit_name(version)).read_bytes()
         actions = [next(iter(json.loads(line).items())) for line in entry.splitlines()[1:]]
         data = (ledger / actions[0][1]["path"]).read_bytes()
-        taken.append(seconds(lambda: (hashlib.sha256(data).hexdigest(), delta_log.digest_of(version, "w", "o", actions))))  # noqa: B023
+        taken.append(seconds(lambda: (hashlib.sha256(data).hexdigest(), delta_entry.digest_of(version, "w", "o", actions))))  # noqa: B023
     return taken
 
 

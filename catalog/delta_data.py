@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.catalog import delta_log
+from holdfast.catalog import delta_entry, delta_log
 from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.facts import Fact
 from holdfast.catalog.ledger import SnapshotLostError
@@ -107,7 +107,7 @@ def facts_in(path: Path, data: bytes) -> list[Fact]:
 
 def require_digest(directory: Path, name: str) -> None:
     """Raises DamagedLedgerError if the name has a digest, and the file another or none."""
-    if delta_log.digest_in_name(name) is None:
+    if delta_entry.digest_in_name(name) is None:
         return
     try:
         with open(directory / name, "rb") as stream:
@@ -123,7 +123,7 @@ def unreadable(path: Path, error: Exception) -> DamagedLedgerError:
 
 
 def _require(path: Path, found: str) -> None:
-    wanted = delta_log.digest_in_name(path.name)
+    wanted = delta_entry.digest_in_name(path.name)
     if wanted is not None and wanted != found:
         msg = f"the ledger's data file {path} is damaged: its bytes do not have the digest in its name; restore it from a backup"
         raise DamagedLedgerError(msg)

@@ -20,21 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.catalog.delta_checkpoint import LAST_CHECKPOINT, Hint, read_digests, read_hint, tear_of
+from holdfast.catalog.delta_entry import DamagedCommitError, DataFile, LogCommit, TornCommitError, parse_commit, void_entry
 from holdfast.catalog.delta_log import (
-    DamagedCommitError,
-    DataFile,
-    LogCommit,
-    TornCommitError,
     checkpoint_name,
     checkpoint_versions,
     commit_name,
     commit_versions,
     keep_beside,
-    parse_commit,
     read_commit,
     replace_durably,
     sync,
-    void_entry,
 )
 from holdfast.catalog.errors import DamagedLedgerError
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from holdfast.catalog import delta_checkpoint, delta_data, delta_log
-from holdfast.catalog.delta_log import DamagedCommitError, TornCommitError
+from holdfast.catalog import delta_checkpoint, delta_data, delta_entry, delta_log
+from holdfast.catalog.delta_entry import DamagedCommitError, TornCommitError
 from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.forks import require_own_process
 
@@ -68,7 +68,7 @@ def _wrong_with(directory: Path, name: str, size_bytes: int) -> str | None:
         found = (directory / name).read_bytes()
     except OSError as error:
         return f"unreadable: {error}"
-    wanted = delta_log.digest_in_name(name)
+    wanted = delta_entry.digest_in_name(name)
     if len(found) != size_bytes:
         return f"{len(found)} bytes, committed {size_bytes}"
     if wanted is None:

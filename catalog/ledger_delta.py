@@ -1,9 +1,8 @@
 """The ledger as a Delta table, through delta-rs, on a local file system.
 
-Habits of delta-rs that shape this module (measured; `tests/ledger_contract.py` holds them):
-* Its own loop of 15 tries ends in an error that is no conflict, and a commit that it sends again cannot say its own version. So each try is
-  one compare-and-swap on the whole log, and the loop around it is here: what a lost race passed over is read for one's own keys.
-* A handle that moves hides conflicts. So the handle is the snapshot, and only `refresh` moves it; races are gone on with on another one.
+Two habits of delta-rs shape this module (measured; `tests/ledger_contract.py` holds them):
+* A handle that moves hides conflicts. So the handle is the snapshot, and only `refresh` moves it; a commit that loses its race goes on with
+  another handle (`delta_commit.py`).
 * It syncs nothing. A data file and its name are synced before the commit is sent; commits when `make_durable` is called.
 
 A crash between the data file and its commit leaves a file that no commit names: no reader sees it.
@@ -12,29 +11,27 @@ A crash between the data file and its commit leaves a file that no commit names:
 import errno
 import hashlib
 import os
-import re
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction
 
-from holdfast.catalog import delta_checkpoint, delta_data, delta_log, delta_tail, turns
+from holdfast.catalog import delta_checkpoint, delta_data, delta_entry, delta_log, delta_tail, turns
 from holdfast.catalog.clock import Environment, SystemEnvironment
-from holdfast.catalog.delta_log import DamagedCommitError, LogCommit, TornCommitError
+from holdfast.catalog.delta_commit import Committer, Entry, load, read_whole
+from holdfast.catalog.delta_entry import DamagedCommitError, TornCommitError
 from holdfast.catalog.delta_tail import LedgerRepairWarning, LogPlan
-from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FencedError, FormatError
+from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FencedError
 from holdfast.catalog.facts import KINDS, Fact
 from holdfast.catalog.forks import ledger_engine
 from holdfast.catalog.ledger import LedgerConflictError, LoggedCommit, SnapshotLostError
@@ -47,23 +44,9 @@ CONFIGURATION = {
     # Without Delta checkpoints a commit costs 400 to 800 ms at 5,000 commits.
     "delta.checkpointInterval": str(delta_checkpoint.EVERY_COMMITS),
 }
-COMMIT_WITHIN_S = 60.0  # of one transaction that conflicts with nobody
 
 _CATALOG_ID = "holdfast.catalogId"
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
-_LONGEST_PAUSE = 4
 _undurable: dict[tuple[Path, str], Exception] = {}  # of this process: after a failed sync Linux calls the pages clean
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """What one append says, whichever version it becomes."""
-
-    add: AddAction
-    body: Mapping[str, Any]  # of the add action, as delta-rs writes it
-    keys: Mapping[str, int]
-    operation_id: str
 
 
 class DeltaLedger:
@@ -76,7 +59,8 @@ class DeltaLedger:
         self._log = self._directory / "_delta_log"
         self._environment = environment or SystemEnvironment()
         self._table = table
-        self._schema, self._table_id = table.schema(), str(table.metadata().id)
+        self._table_id = str(table.metadata().id)
+        self._committer = Committer(self._directory, table.schema(), self._environment)
         self._told_version = self.version  # refresh has returned everything up to here
         self._tip = self._sha256_of(self.version)  # of the entry at the held version, by which another table at this place is seen
         self._torn = plan is not None and bool(plan.void)
@@ -114,12 +98,12 @@ class DeltaLedger:
             DeltaTable.create(aside, SCHEMA, mode="error", configuration=configuration, raise_if_key_not_exists=False)
             first = (Path(aside) / "_delta_log" / delta_log.commit_name(0)).read_bytes()
         try:
-            delta_log.create_commit(log, 0, delta_log.with_digest(0, first))
+            delta_log.create_commit(log, 0, delta_entry.with_digest(0, first))
         except FileExistsError as error:
             raise AlreadyExistsError(msg) from error
         for new in missing:
             delta_log.sync(new.parent)
-        return cls(path, _load(path), environment)
+        return cls(path, load(path), environment)
 
     @classmethod
     @ledger_engine()
@@ -135,7 +119,7 @@ class DeltaLedger:
         delta_tail.take_caches_away(log, plan)
         for reason in plan.reasons:
             warnings.warn(reason, LedgerRepairWarning, stacklevel=3)
-        return cls(path, _load(path, plan.version), environment, plan)
+        return cls(path, load(path, plan.version), environment, plan)
 
     @property
     def catalog_id(self) -> str:
@@ -163,7 +147,7 @@ class DeltaLedger:
         tip = self._tip
         for version in range(self._told_version + 1, self.version + 1):
             try:
-                commit = self._read_commit(version)
+                commit = read_whole(self._log, version)
             except FileNotFoundError as error:
                 raise self._lost() from error
             files = tuple(file.path for file in commit.added if file.data_change)
@@ -196,20 +180,21 @@ class DeltaLedger:
         data = delta_data.encode(table)
         name = delta_data.write_durably(self._directory, self.version, operation.operation_id, len(self._sent), data)
         self._sent[name] = tuple(facts)
-        modified_ms, statistics = int(operation.at.timestamp() * 1000), delta_data.statistics(table)
-        body = {
-            "path": name,
-            "partitionValues": {},
-            "size": len(data),
-            "modificationTime": modified_ms,
-            "dataChange": True,
-            "stats": statistics,
-        }
-        add = AddAction(name, len(data), {}, modified_ms, True, statistics)
         if self._has_unsynced:  # its last entry may not be synced: to a reader, what comes now is another writer's
             self._writer = self._environment.new_id()
         self._has_unsynced = True
-        self._commit(_Entry(add, body, dict(keys), operation.operation_id))
+        entry = Entry(
+            name=name,
+            size_bytes=len(data),
+            modified_ms=int(operation.at.timestamp() * 1000),
+            statistics=delta_data.statistics(table),
+            keys=dict(keys),
+            operation_id=operation.operation_id,
+            writer=self._writer,
+        )
+        landed = self._committer.commit(self._table, entry)
+        if landed is not None and landed % delta_checkpoint.EVERY_COMMITS == 0:
+            self._checkpoint_due = landed
 
     def make_durable(self) -> None:
         version = self.version
@@ -284,85 +269,6 @@ class DeltaLedger:
             self._require_digest(name)
             yield name, size_bytes
 
-    # ---- committing -----------------------------------------------------------------------------------------------------
-
-    def _commit(self, entry: _Entry) -> None:
-        """Send the entry at the newest version until it lands, or until a commit that it meets has one of its keys."""
-        handle, started, sent = self._table, self._environment.monotonic_s(), set[int]()
-        for tries in count():
-            version = int(handle.version()) + 1
-            if not (self._log / delta_log.commit_name(version)).exists():
-                sent.add(version)
-                if self._send(handle, version, entry):
-                    if version % delta_checkpoint.EVERY_COMMITS == 0:
-                        self._checkpoint_due = version
-                    return
-            if self._met(version, entry, sent):
-                return
-            if self._environment.monotonic_s() - started > COMMIT_WITHIN_S:
-                msg = f"{tries + 1} races for the next version of {self._directory} were lost in {COMMIT_WITHIN_S:.0f} s"
-                raise LedgerConflictError(msg)
-            if tries:
-                self._environment.pause(min(tries, _LONGEST_PAUSE))
-            beyond = self._beyond(version, entry, sent)
-            if beyond is None:
-                return
-            handle = beyond
-
-    def _send(self, handle: DeltaTable, version: int, entry: _Entry) -> bool:
-        """One compare-and-swap; whether it landed, or another commit has the version."""
-        actions = [("add", entry.body), *(("txn", {"appId": key, "version": v}) for key, v in entry.keys.items())]
-        said = {
-            delta_log.OPERATION_ID: entry.operation_id,
-            delta_log.ACTIONS: len(actions),
-            delta_log.VERSION: version,
-            delta_log.WRITER: self._writer,
-            delta_log.DIGEST: delta_log.digest_of(version, self._writer, entry.operation_id, actions),
-        }
-        properties = CommitProperties(
-            app_transactions=[Transaction(key, v) for key, v in entry.keys.items()],
-            custom_metadata=said,
-            max_commit_retries=0,
-        )
-        try:
-            handle.create_write_transaction(
-                [entry.add],
-                mode="append",
-                schema=self._schema,
-                partition_by=[],
-                commit_properties=properties,
-                post_commithook_properties=_NO_HOOKS,
-            )
-        except DeltaError as error:
-            if (self._log / delta_log.commit_name(version)).exists():
-                return False
-            if found := _OS_ERROR.search(str(error)):
-                raise OSError(int(found[1]), os.strerror(int(found[1])), str(self._log)) from error
-            raise
-        return True
-
-    def _met(self, version: int, entry: _Entry, sent: set[int]) -> bool:
-        """Look at the commit that has the version; whether it is this very entry, whose response was lost."""
-        commit = self._read_commit(version)
-        if version in sent and commit.operation_id == entry.operation_id:
-            return True
-        if met := commit.keys & entry.keys.keys():
-            msg = f"{', '.join(sorted(met))} was committed by version {version} of {self._directory}"
-            raise LedgerConflictError(msg)
-        if commit.changes_table:
-            msg = f"version {version} of {self._directory} changes the table itself: another program made it; nothing was committed"
-            raise FormatError(msg)
-        return False
-
-    def _beyond(self, version: int, entry: _Entry, sent: set[int]) -> DeltaTable | None:
-        """A handle at the newest version, all commits above `version` looked at; None if one of them is this very entry."""
-        newest = version
-        while (self._log / delta_log.commit_name(newest + 1)).exists():
-            newest += 1
-            if self._met(newest, entry, sent):
-                return None
-        return _load(self._directory, newest)
-
     def _make_checkpoint(self, version: int) -> None:
         self._checkpoint_due = None
         # The commit has landed and is durable. A Delta checkpoint that fails is one that the next twenty commits do without.
@@ -378,14 +284,14 @@ class DeltaLedger:
             self._require_same_table()
             self._table.update_incremental()
         except SnapshotLostError:
-            self._table = _load(self._directory)
+            self._table = load(self._directory)
             raise self._lost() from None
         except DeltaError as error:
             # delta-rs steps over commits that were cleaned, or fails, as the Delta checkpoints lie.
             if (self._log / delta_log.commit_name(old + 1)).exists():
                 msg = f"the ledger {self._directory} cannot be read above version {old}: {error}; open the catalog again"
                 raise DamagedLedgerError(msg) from error
-            self._table = _load(self._directory)
+            self._table = load(self._directory)
             raise self._lost() from error
 
     def _lost(self) -> SnapshotLostError:
@@ -410,7 +316,7 @@ class DeltaLedger:
         tip = self._sha256_of(self._told_version)
         if tip == self._tip:
             return
-        here = _load(self._directory).metadata()
+        here = load(self._directory).metadata()
         if str(here.id) != self._table_id:
             msg = (
                 f"another ledger stands at {self._directory} (of catalog {here.configuration.get(_CATALOG_ID)!r}, this process opened "
@@ -425,13 +331,6 @@ class DeltaLedger:
             return hashlib.sha256((self._log / delta_log.commit_name(version)).read_bytes()).hexdigest()
         except FileNotFoundError:
             return None
-
-    def _read_commit(self, version: int) -> LogCommit:
-        try:
-            return delta_log.read_commit(self._log, version)
-        except (TornCommitError, DamagedCommitError) as error:
-            msg = f"{self._log / delta_log.commit_name(version)} {error}: open the catalog again"
-            raise DamagedLedgerError(msg) from error
 
     # ---- reading --------------------------------------------------------------------------------------------------------
 
@@ -465,14 +364,6 @@ class DeltaLedger:
         if name not in self._verified:
             delta_data.require_digest(self._directory, name)
             self._verified.add(name)
-
-
-def _load(directory: Path, version: int | None = None) -> DeltaTable:
-    try:
-        return DeltaTable(directory, version=version)
-    except DeltaError as error:
-        msg = f"the ledger {directory} cannot be read: {error}; restore it from a backup"
-        raise DamagedLedgerError(msg) from error
 
 
 def _columns_of(kinds: frozenset[str] | None) -> list[str]:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.catalog import delta_checkpoint, delta_log, delta_tail
+from holdfast.catalog import delta_checkpoint, delta_entry, delta_log, delta_tail
 from holdfast.catalog.delta_checkpoint import LAST_CHECKPOINT
-from holdfast.catalog.delta_log import DamagedCommitError, TornCommitError, commit_name, parse_commit
+from holdfast.catalog.delta_entry import DamagedCommitError, TornCommitError, parse_commit
+from holdfast.catalog.delta_log import commit_name
 from holdfast.catalog.delta_tail import LedgerRepairWarning
 from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.ledger_delta import DeltaLedger
@@ -206,7 +207,7 @@ def test_a_torn_commit_below_one_without_a_writer_is_damage(short: Path) -> None
 
 def _as_before_digests(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    for key in (delta_log.DIGEST, delta_log.WRITER, delta_log.VERSION):
+    for key in (delta_entry.DIGEST, delta_entry.WRITER, delta_entry.VERSION):
         lines[0]["commitInfo"].pop(key, None)
     for line in lines[1:]:
         if "add" in line:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.catalog import delta_log
+from holdfast.catalog import delta_entry, delta_log
 from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FencedError
 from holdfast.catalog.ledger import Ledger, LedgerConflictError
 from holdfast.catalog.ledger_delta import DeltaLedger
@@ -164,7 +164,7 @@ class TestDeltaLedger(LedgerContract):
         ours, theirs = harness.open(), harness.open()
         put(theirs, dropped(1), key="job/a")
 
-        def fails(*_: object) -> delta_log.LogCommit:
+        def fails(*_: object) -> delta_entry.LogCommit:
             raise OSError("too many open files")
 
         with monkeypatch.context() as patch:
