@@ -109,7 +109,7 @@ def _hashing(ledger: Path, commits: int) -> list[float]:
         entry = (log / delta_log.commit_name(version)).read_bytes()
         actions = [next(iter(json.loads(line).items())) for line in entry.splitlines()[1:]]
         data = (ledger / actions[0][1]["path"]).read_bytes()
-        taken.append(seconds(lambda: (hashlib.sha256(data).hexdigest(), delta_entry.digest_of(version, "w", "o", actions))))  # noqa: B023
+        taken.append(seconds(lambda: (hashlib.sha256(data).hexdigest(), delta_entry.digest_of(version, 0, "o", actions))))  # noqa: B023
     return taken
 
 

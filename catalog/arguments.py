@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 from holdfast.catalog.errors import AddressError, UsageError
@@ -12,19 +13,26 @@ PATH_LIMIT_BYTES = 4096
 
 def whole_number(given: object, what: str, *, least: int = 0) -> int:
     """A whole number of at least so much. Raises UsageError, which says of `what`."""
-    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+    number = integer(given)
+    if number is None or number < least:
         msg = f"{given!r} is not {what}: pass a whole number, {least} or more"
         raise UsageError(msg)
-    return given
+    return number
+
+
+def integer(given: object) -> int | None:
+    """A whole number of whatever type (an analyst's comes out of a DataFrame); None for what is not one."""
+    return None if isinstance(given, bool) or not isinstance(given, Integral) else int(given)
 
 
 def checkpoint_number(given: object, job: object) -> int:
     """A checkpoint by its number. Raises UsageError."""
-    if isinstance(given, bool) or not isinstance(given, int):
+    found = integer(given)
+    if found is None:
         number = f"the int {given}" if isinstance(given, str) and given.isdecimal() else "an int; the view checkpoints has it, by name too"
         msg = f"{given!r} is not the number of a checkpoint or savepoint of job {job!r}: pass {number}"
         raise UsageError(msg)
-    return given
+    return found
 
 
 def text(given: object, what: str) -> str:

@@ -77,12 +77,11 @@ def make(log: Path, version: int) -> bool:
 
 
 def _copy_below(log: Path, copy: Path, version: int) -> None:
-    """What a table at this version is read from: the newest Delta checkpoint below it, and the entries above that, none of them damaged."""
-    base = max((v for v in checkpoint_versions(log) if v < version), default=-1)
+    """What a table at this version is read from: the newest Delta checkpoint with a digest below it, and the entries above that."""
+    base = max((v for v in checkpoint_versions(log) if v < version and read_digests(log, v) is not None), default=-1)
     if base >= 0:
-        data = (log / checkpoint_name(base)).read_bytes()
-        digests = read_digests(log, base)
-        if digests is not None and digests.get("checkpoint") != hashlib.sha256(data).hexdigest():
+        data, digests = (log / checkpoint_name(base)).read_bytes(), read_digests(log, base)
+        if digests is None or digests["checkpoint"] != hashlib.sha256(data).hexdigest():
             msg = f"{log / checkpoint_name(base)} is not what was made"
             raise ValueError(msg)
         (copy / checkpoint_name(base)).write_bytes(data)
@@ -127,10 +126,12 @@ def read_hint(log: Path) -> Hint:
         data = (log / LAST_CHECKPOINT).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return Hint()
+    except OSError as error:
+        return Hint(tear=f"cannot be read ({error})")
     try:
         parsed = json.loads(data)
         hint = Hint(int(parsed["version"]), int(parsed["size"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return Hint(tear="does not parse")
     assert hint.version is not None
     digests = read_digests(log, hint.version) if 0 <= hint.version < 10**18 else {"hint": ""}

@@ -6,7 +6,7 @@ again cannot say its own version. What a lost race passed over is read here for 
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,7 @@ _LONGEST_PAUSE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What one append says, whichever version it becomes: a data file, keys with their versions, and by whom (`delta_entry.WRITER`)."""
+    """What one append says, whichever version it becomes: a data file, keys with their versions, and up to where its writer has synced."""
 
     name: str
     size_bytes: int
@@ -39,7 +39,7 @@ class Entry:
     statistics: str
     keys: Mapping[str, int]
     operation_id: str
-    writer: str
+    durable_to: int
 
     @property
     def add(self) -> AddAction:
@@ -71,10 +71,11 @@ class Committer:
     def log(self) -> Path:
         return self.directory / "_delta_log"
 
-    def commit(self, handle: DeltaTable, entry: Entry) -> int | None:
+    def commit(self, handle: DeltaTable, entry: Entry, require_same_table: Callable[[], None]) -> int | None:
         """Send the entry at the newest version until it lands, or until a commit that it meets has one of its keys; its version.
 
-        None: it had landed before its response was lost.
+        None: it had landed before its response was lost. `require_same_table` raises unless the handle's table is still the one that stands
+        there; it is asked directly before each try.
         Raises:
             LedgerConflictError: a commit above the handle's version has one of the keys, or every race was lost for COMMIT_WITHIN_S.
             FormatError, DamagedLedgerError: the log above the handle holds what no ledger has.
@@ -83,6 +84,7 @@ class Committer:
         for tries in count():
             version = int(racing.version()) + 1
             if not self._is_taken(version):
+                require_same_table()
                 sent.add(version)
                 if self._send(racing, version, entry):
                     return version
@@ -103,8 +105,8 @@ class Committer:
             delta_entry.OPERATION_ID: entry.operation_id,
             delta_entry.ACTIONS: len(entry.actions),
             delta_entry.VERSION: version,
-            delta_entry.WRITER: entry.writer,
-            delta_entry.DIGEST: delta_entry.digest_of(version, entry.writer, entry.operation_id, entry.actions),
+            delta_entry.DURABLE_TO: entry.durable_to,
+            delta_entry.DIGEST: delta_entry.digest_of(version, entry.durable_to, entry.operation_id, entry.actions),
         }
         properties = CommitProperties(
             app_transactions=[Transaction(key, v) for key, v in entry.keys.items()], custom_metadata=said, max_commit_retries=0

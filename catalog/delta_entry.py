@@ -1,12 +1,14 @@
 """An entry of the ledger's log: what its bytes say, whether that is what its writer said, and what the bytes of one are. Pure.
 
-An entry of ours says in its commitInfo which version it is, who wrote it, and a digest over all that it says (design, section 4c). It is
-one of three: whole; *torn*, which a loss of power leaves (empty, cut or zeroed, and nothing else); or *damaged*, which is everything
-else that is not what was written. The two are told apart by their shape alone: a flipped bit never looks like a cut.
+An entry of ours says in its commitInfo which version it is, up to which version the log was durable before it, and a digest over all that
+it says (design, section 4c). It is one of three: whole; *torn*, which a loss of power leaves (empty, cut or zeroed, and nothing else); or
+*damaged*, which is everything else that is not what was written. The two are told apart by their shape alone: a flipped bit never looks
+like a cut.
 """
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,9 +18,11 @@ from urllib.parse import unquote
 OPERATION_ID = "operation_id"
 ACTIONS = "actions"  # in commitInfo: how many add and txn lines belong to it, or a cut between two lines would go unseen
 VERSION = "entry_version"
-WRITER = "writer"
+DURABLE_TO = "durable_to"  # in commitInfo: every entry up to this version was synced before this one was sent
 DIGEST = "sha256"
 VOID = "VOID"
+
+NAME_LIMIT_BYTES = 255
 
 _BLOCK_BYTES = 512  # no disk writes less: a zeroed part begins and ends at a multiple of it
 _DIGEST_IN_NAME = re.compile(r"-([0-9a-f]{64})\.parquet")
@@ -45,7 +49,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCommit:
-    """What an entry says. `writer` and `is_digested` are of those that carry a digest; `sha256` is of the file's bytes.
+    """What an entry says. `durable_to` and `is_digested` are of those that carry a digest; `sha256` is of the file's bytes.
 
     `changes_table` is of one that says what the table is (its columns, properties or features).
     """
@@ -56,7 +60,7 @@ class LogCommit:
     added: tuple[DataFile, ...]
     removed: tuple[str, ...]
     sha256: str
-    writer: str | None = None
+    durable_to: int | None = None
     is_digested: bool = False
     is_void: bool = False
     changes_table: bool = False
@@ -68,13 +72,13 @@ def digest_in_name(path: str) -> str | None:
     return found[1] if found else None
 
 
-def digest_of(version: int, writer: str | None, operation_id: str | None, actions: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+def digest_of(version: int, durable_to: int | None, operation_id: str | None, actions: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
     """The SHA-256 over all that an entry says but what the engine adds to commitInfo (times, its own version).
 
     `actions` are (name, body) of each line but commitInfo, in any order. A field that is null says nothing.
     """
     lines = sorted(json.dumps([name, {k: v for k, v in body.items() if v is not None}], sort_keys=True) for name, body in actions)
-    return hashlib.sha256(json.dumps([version, writer, operation_id, lines]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([version, durable_to, operation_id, lines]).encode()).hexdigest()
 
 
 def parse_commit(version: int, data: bytes) -> LogCommit:
@@ -87,6 +91,7 @@ def parse_commit(version: int, data: bytes) -> LogCommit:
     info, actions = infos[0], [(name, body) for name, body in lines if name != "commitInfo"]
     _require_as_said(version, info, actions)
     try:
+        _require_types(info)
         return LogCommit(
             version=version,
             operation_id=info.get(OPERATION_ID),
@@ -94,19 +99,27 @@ def parse_commit(version: int, data: bytes) -> LogCommit:
             added=tuple(_data_file(body) for name, body in actions if name == "add"),
             removed=tuple(unquote(body["path"]) for name, body in actions if name == "remove"),
             sha256=hashlib.sha256(data).hexdigest(),
-            writer=info.get(WRITER),
+            durable_to=info.get(DURABLE_TO),
             is_digested=DIGEST in info,
             is_void=info.get("operation") == VOID,
             changes_table=any(name in ("metaData", "protocol") for name, _ in actions),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         msg = f"does not read as a commit ({error!r})"
         raise DamagedCommitError(msg) from error
 
 
+def _require_types(info: Mapping[str, Any]) -> None:
+    """Raises TypeError."""
+    for name, kind in ((OPERATION_ID, str), (DURABLE_TO, int), ("operation", str)):
+        if not isinstance(info.get(name), kind | None) or isinstance(info.get(name), bool):
+            msg = f"{name} is {info.get(name)!r}"
+            raise TypeError(msg)
+
+
 def _data_file(body: Mapping[str, Any]) -> DataFile:
     path, size_bytes = unquote(body["path"]), body["size"]
-    if "/" in path or "\0" in path or not isinstance(size_bytes, int):
+    if "/" in path or "\0" in path or len(os.fsencode(path)) > NAME_LIMIT_BYTES or not isinstance(size_bytes, int):
         msg = f"{path!r} of size {size_bytes!r} cannot be a data file of the table"
         raise TypeError(msg)
     return DataFile(path=path, size_bytes=size_bytes, data_change=bool(body["dataChange"]))
@@ -118,7 +131,7 @@ def _require_as_said(version: int, info: Mapping[str, Any], actions: list[tuple[
         if info.get(VERSION) != version:
             msg = f"says that it is version {info.get(VERSION)}: it was put in the place of another"
             raise DamagedCommitError(msg)
-        if info[DIGEST] == digest_of(version, info.get(WRITER), info.get(OPERATION_ID), actions):
+        if info[DIGEST] == digest_of(version, info.get(DURABLE_TO), info.get(OPERATION_ID), actions):
             return
     elif any(name == "add" and digest_in_name(str(body.get("path"))) for name, body in actions):
         msg = "adds a file of a writer that gives each entry a digest, and has none"

@@ -97,18 +97,13 @@ def aside(log: Path, data: bytes) -> Iterator[Path]:
 
 
 def _write_aside(log: Path, data: bytes) -> Path:
-    number = 0
-    while True:
-        path = log / f".{os.getpid()}-{number}.tmp"
-        try:
-            with open(path, "xb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except FileExistsError:
-            number += 1
-        else:
-            return path
+    # Never a name that was there before: whoever renamed or linked it may still be about to remove it.
+    path = log / f".{os.getpid()}-{os.urandom(8).hex()}.tmp"
+    with open(path, "xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return path
 
 
 def keep_beside(log: Path, name: str) -> None:
@@ -119,11 +114,17 @@ def keep_beside(log: Path, name: str) -> None:
     sync(log)
 
 
+class NotSyncedError(OSError):
+    """The system could not sync a file: it reports that once, and calls the pages clean."""
+
+
 def sync(path: Path) -> None:
-    """Make a file's bytes, or a directory's names, survive power loss."""
+    """Make a file's bytes, or a directory's names, survive power loss. Raises NotSyncedError; OSError if it cannot be opened."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        raise NotSyncedError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(handle)
 

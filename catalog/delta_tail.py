@@ -5,11 +5,10 @@ entry that is visible to a running machine is whole, but after a loss of power t
 takes an empty one for an empty commit, silently, and cannot open a table with a cut one.
 
 **Torn entries** (design, section 4c). A torn entry v was never acknowledged, nor was anything above it: a caller hears of success only
-after every entry up to its own is synced. So v and all above it become void; what is built on a void start or registration is void
-too. Unless v was whole once and is rotten now: of that, two entries of one writer above v are the proof, for a writer commits again
-only after its last entry, with all below it, was synced. Then it is damage. Each void entry keeps its version, because another process
-may already count on it; a hole would be damage. The old bytes are kept beside. A process that only reads stands below v and mends
-nothing.
+after every entry up to its own is synced. So v and all above it become void. Unless v was whole once and is rotten now: of that, an
+entry above v is the proof whose writer had synced v before it sent it, and says so (`durable_to`). Then it is damage. Each void entry
+keeps its version, because another process may already count on it; a hole would be damage. The old bytes are kept beside. A process that
+only reads stands below v and mends nothing.
 """
 
 import errno
@@ -99,7 +98,10 @@ def take_caches_away(log: Path, plan: LogPlan) -> None:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        msg = f"{plan.cache_reasons[0]}; this process may not write there ({error}): open the catalog once with an account that may"
+        msg = (
+            f"{plan.cache_reasons[0]}; but this process may not write there ({error}): open the catalog once with an account that may, and "
+            "the log is read in its place"
+        )
         raise DamagedLedgerError(msg) from error
     for reason in plan.cache_reasons:
         warnings.warn(reason, LedgerRepairWarning, stacklevel=4)
@@ -144,7 +146,7 @@ def _is_torn(log: Path, version: int) -> bool:
         read_commit(log, version)
     except TornCommitError:
         return True
-    except (FileNotFoundError, DamagedCommitError):
+    except (OSError, DamagedCommitError):
         return False
     return False
 
@@ -197,7 +199,7 @@ def _read_above(log: Path, commits: list[int], base: int, last: int, missing: li
             commit = whole[version] = read_commit(log, version)
         except TornCommitError as error:
             torn[version] = str(error)
-        except DamagedCommitError as error:
+        except (DamagedCommitError, OSError) as error:
             msg = f"the ledger's log is damaged: {path} {error}; nothing was changed; restore it from a backup"
             raise DamagedLedgerError(msg) from error
         if not torn:
@@ -213,18 +215,14 @@ def _read_above(log: Path, commits: list[int], base: int, last: int, missing: li
 
 
 def _require_never_whole(log: Path, lowest: int, tear: str, above: list[LogCommit]) -> None:
-    """Raises DamagedLedgerError if a writer has two entries above a torn one, so that it was whole when the second was made."""
-    seen: set[str | None] = set()
+    """Raises DamagedLedgerError if an entry above a torn one says that it was synced before, or does not say (of before entries did)."""
     for commit in above:
-        if commit.is_void:
-            continue
-        if commit.writer is None or commit.writer in seen:
+        if not commit.is_void and (commit.durable_to is None or commit.durable_to >= lowest):
             msg = (
                 f"{log / commit_name(lowest)} {tear}, and later commits stand on it: it was whole when "
                 f"{commit_name(commit.version)} was made; nothing was changed; restore it from a backup"
             )
             raise DamagedLedgerError(msg)
-        seen.add(commit.writer)
 
 
 def _why_void(log: Path, version: int, lowest: int, torn: Mapping[int, str]) -> str:
@@ -255,6 +253,9 @@ def _make_void(log: Path, version: int, lowest: int) -> None:
         commit = parse_commit(version, data)
     except TornCommitError as error:
         reason = f"the commit {error}; it was never acknowledged"
+    except DamagedCommitError as error:
+        msg = f"the ledger's log is damaged: {log / name} {error}; restore it from a backup"
+        raise DamagedLedgerError(msg) from error
     else:
         if commit.is_void:
             return

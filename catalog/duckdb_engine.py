@@ -1,5 +1,7 @@
 """DuckDB over the ledger: the only module that knows it. Nothing here touches the network or writes."""
 
+import os
+import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,8 +58,17 @@ def offline_connection(*, threads: int | None = None, memory_bytes: int | None =
         connection.execute(f"SET threads = {int(threads)}")
     if memory_bytes is not None:
         connection.execute(f"SET memory_limit = '{int(memory_bytes)}B'")
+    # DuckDB's default is one directory for all processes that stand in the same one, with the same names in each: two that spill at once
+    # read each other's bytes, or die. This one is made when it is needed, and goes with the connection.
+    spills = os.path.join(_scratch(), f"holdfast-duckdb-{os.getpid()}-{os.urandom(4).hex()}")
+    connection.execute(f"SET temp_directory = {literal(spills)}")
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+def _scratch() -> str:
+    """Where this process may spill: the first of Spark's local directories, in a task; else the system's temporary directory."""
+    return (os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0]
 
 
 def lock(connection: duckdb.DuckDBPyConnection, address: str) -> None:

@@ -20,7 +20,12 @@ def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int
         msg = f"job {name!r} cannot have max_parallelism={max_parallelism}: give 1 to {MAX_PARALLELISM_LIMIT}"
         raise RefusedError(msg)
     fact = f.JobRegistered(job_id=job_id, seq=1, job=name, max_parallelism=max_parallelism)
-    return Transaction([fact], {job_key(job_id): 1, f"holdfast/name/{name}": 1}, job_id)
+    return Transaction([fact], {job_key(job_id): 1, _name_key(name): 1}, job_id)
+
+
+def _name_key(name: str) -> str:
+    """What two registrations of one name meet by. Braces would look like the end of an entry of the log (`delta_entry`)."""
+    return f"holdfast/name/{name.replace('}', '%7D')}"
 
 
 def start(

@@ -63,6 +63,7 @@ class Ledger(Protocol):
             LedgerConflictError: another commit since the snapshot carries one of the keys, or every race was lost for too long.
             SnapshotLostError: the commits since the snapshot are no longer in the log.
             FencedError: another ledger stands at this place.
+            AddressError: none does.
         """
 
     def make_durable(self) -> None:

@@ -11,6 +11,7 @@ A crash between the data file and its commit leaves a file that no commit names:
 import errno
 import hashlib
 import os
+import socket
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from holdfast.catalog.clock import Environment, SystemEnvironment
 from holdfast.catalog.delta_commit import Committer, Entry, load, read_whole
 from holdfast.catalog.delta_entry import DamagedCommitError, TornCommitError
 from holdfast.catalog.delta_tail import LedgerRepairWarning, LogPlan
-from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FencedError
+from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FencedError
 from holdfast.catalog.facts import KINDS, Fact
 from holdfast.catalog.forks import ledger_engine
 from holdfast.catalog.ledger import LedgerConflictError, LoggedCommit, SnapshotLostError
@@ -46,7 +47,7 @@ CONFIGURATION = {
 }
 
 _CATALOG_ID = "holdfast.catalogId"
-_undurable: dict[tuple[Path, str], Exception] = {}  # of this process: after a failed sync Linux calls the pages clean
+_undurable: dict[tuple[int, int, str], Exception] = {}  # of this process: after a failed sync Linux calls the pages clean
 
 
 class DeltaLedger:
@@ -66,7 +67,6 @@ class DeltaLedger:
         self._torn = plan is not None and bool(plan.void)
         self._synced_base = plan.base if plan is not None and plan.is_synced else -1
         self._durable_version = -1
-        self._writer, self._has_unsynced = self._environment.new_id(), False
         self._checkpoint_due: int | None = None
         self._sent: dict[str, tuple[Fact, ...]] = {}  # by data file: one's own facts need not be read back
         self._verified: set[str] = set()  # data files whose digest this handle has compared
@@ -159,7 +159,13 @@ class DeltaLedger:
         return passed
 
     def turn(self) -> AbstractContextManager[object]:
-        return turns.turn(str(self._log), self._environment, lambda: os.stat(self._log).st_mtime_ns)
+        return turns.turn(str(self._log), self._environment, self._moved_at)
+
+    def _moved_at(self) -> int | None:
+        try:
+            return os.stat(self._log).st_mtime_ns
+        except OSError:
+            return None
 
     def mend(self) -> Sequence[str]:
         if not self._torn:
@@ -176,13 +182,11 @@ class DeltaLedger:
             msg = f"the caller has seen version {self._told_version} and the handle stands at {self.version}: refresh first"
             raise LedgerConflictError(msg)
         self._require_same_table()
+        self.make_durable()  # what this stands on: the entry says so, and is then the proof that what lies below it was whole
         table = to_table(facts, operation)
         data = delta_data.encode(table)
         name = delta_data.write_durably(self._directory, self.version, operation.operation_id, len(self._sent), data)
         self._sent[name] = tuple(facts)
-        if self._has_unsynced:  # its last entry may not be synced: to a reader, what comes now is another writer's
-            self._writer = self._environment.new_id()
-        self._has_unsynced = True
         entry = Entry(
             name=name,
             size_bytes=len(data),
@@ -190,9 +194,9 @@ class DeltaLedger:
             statistics=delta_data.statistics(table),
             keys=dict(keys),
             operation_id=operation.operation_id,
-            writer=self._writer,
+            durable_to=self._durable_version,
         )
-        landed = self._committer.commit(self._table, entry)
+        landed = self._committer.commit(self._table, entry, self._require_same_table)
         if landed is not None and landed % delta_checkpoint.EVERY_COMMITS == 0:
             self._checkpoint_due = landed
 
@@ -200,7 +204,8 @@ class DeltaLedger:
         version = self.version
         if version <= self._durable_version:
             return
-        key = (self._log, self._table_id)
+        here = os.stat(self._log)
+        key = (here.st_dev, here.st_ino, self._table_id)
         if (before := _undurable.get(key)) is not None:
             msg = f"an earlier sync of this ledger failed in this process ({before}), and the next would succeed over lost data"
             raise OSError(errno.EIO, msg)
@@ -215,10 +220,10 @@ class DeltaLedger:
                 with suppress(FileNotFoundError):  # whoever cleaned the log synced a Delta checkpoint above it first
                     delta_log.sync(self._log / delta_log.commit_name(commit))
             delta_log.sync(self._log)
-        except Exception as error:
+        except delta_log.NotSyncedError as error:
             _undurable[key] = error
             raise
-        self._durable_version, self._has_unsynced = version, False
+        self._durable_version = version
         if self._checkpoint_due is not None and self._checkpoint_due <= version:
             self._make_checkpoint(self._checkpoint_due)
 
@@ -297,7 +302,9 @@ class DeltaLedger:
     def _lost(self) -> SnapshotLostError:
         msg = f"commits after version {self._told_version} of {self._directory} are no longer in the log: read the snapshot again"
         self._told_version, self._tip = self.version, self._sha256_of(self.version)
-        self._sent = {}
+        self._durable_version = self._synced_base = -1  # it may be a copy that was put back, of which nothing was synced here
+        self._checkpoint_due, self._sent = None, {}
+        self._verified.clear()
         return SnapshotLostError(msg)
 
     def _is_mended(self) -> bool:
@@ -312,10 +319,16 @@ class DeltaLedger:
         return True
 
     def _require_same_table(self) -> None:
-        """Raises FencedError if another ledger stands here, SnapshotLostError if the held version is no longer in the log."""
+        """Raises FencedError if another ledger stands here, AddressError if none does, SnapshotLostError if the log was cleaned above."""
         tip = self._sha256_of(self._told_version)
         if tip == self._tip:
             return
+        if not self._log.is_dir():
+            msg = (
+                f"the ledger {self._directory} is not there on host {socket.gethostname()}: the catalog was removed, or this host does not "
+                "see its file system any more. Mount it at the same path, then call again; nothing was committed"
+            )
+            raise AddressError(msg)
         here = load(self._directory).metadata()
         if str(here.id) != self._table_id:
             msg = (

@@ -21,7 +21,6 @@ JOBS = "jobs"
 MANIFEST_NAME = "_metadata"
 SAVEPOINT_DATA = "data"  # the directory of a savepoint's files, in its own
 OWNED_EXTENSION = "bin"
-SAVEPOINT_DATA = "data"  # the directory of a savepoint's files, within its own
 NO_CHECKPOINT = CheckpointId(0)
 SLUG_LIMIT = 48  # with "-<8 hex digits>" a job's directory stays far below the 255 bytes of a file name
 
@@ -43,7 +42,7 @@ _OF_CREATION = re.compile(rf"{LEDGER}/_delta_log/.+|{re.escape(MARKER)}{_DRAFT}"
 _FILE_ID = re.compile(r"[0-9a-f]{16}-[0-9A-Za-z_]+-[0-9A-Za-z_]+")
 # Engines take paths as patterns, URLs and SQL: of a state's file, each part has letters and digits, with what Spark's names have between.
 _PART = r"[0-9A-Za-z_][0-9A-Za-z._=-]{0,254}"
-_STATE_FILE = re.compile(rf"(?:{_PART}/){{1,16}}{_PART}\.[0-9A-Za-z_]+")
+_STATE_FILE = re.compile(rf"(?:{_PART}/){{1,16}}{_PART}\.(?:{_EXTENSION.pattern})")
 _CHECKPOINT_ADDRESS = re.compile(rf"(.*/|){JOBS}/+([^/]+)/+chk-({_NUMBER})(?:/+{MANIFEST_NAME})?/*", re.DOTALL)
 
 

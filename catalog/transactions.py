@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from holdfast.catalog.clock import Environment
 from holdfast.catalog.errors import (
+    AddressError,
     ConflictError,
     FencedError,
     FormatError,
@@ -32,6 +33,7 @@ from holdfast.catalog.types import Scope
 MAX_RACES = 20
 READ_TRIES = 3
 LONGEST_PAUSE = 5
+WITHIN_S = 180.0  # no race is begun after it
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -99,8 +101,10 @@ class Transactor:
         """
         with self._lock:
             self._mend()
-            fresh = self._loaded is None
+            fresh, began = self._loaded is None, self._environment.monotonic_s()
             for race in range(MAX_RACES):
+                if self._environment.monotonic_s() - began > WITHIN_S:
+                    break
                 with self._ledger.turn():
                     if race:  # in its own turn: nobody of this host goes between the reading and the commit
                         self._catch_up()
@@ -118,7 +122,7 @@ class Transactor:
                 if self._has_landed(sent, transaction):
                     return transaction.result
                 self._environment.pause(min(race, LONGEST_PAUSE))
-            msg = f"the transaction on {', '.join(transaction.keys)} lost {MAX_RACES} races; nothing was committed: call again"
+            msg = f"the transaction on {', '.join(transaction.keys)} lost {race + 1} races; nothing was committed: call again"
             raise ConflictError(msg)
 
     def append(self, facts: Sequence[Fact]) -> None:
@@ -164,12 +168,12 @@ class Transactor:
             landed = self._catch_up(operation_id, transaction)
         except FencedError:
             raise  # another ledger stands there, and holds nothing of this process
+        except AddressError as error:
+            if isinstance(failure, AddressError):
+                raise failure from error  # it was not there before either: nothing was sent
+            raise UnknownOutcomeError(_in_doubt(subject, operation_id, error)) from error
         except Exception as error:
-            msg = (
-                f"a commit on {subject} (operation {operation_id}) was sent and could not be read back "
-                f"({error}): it may have landed; open the catalog again and look before you repeat it"
-            )
-            raise UnknownOutcomeError(msg) from error
+            raise UnknownOutcomeError(_in_doubt(subject, operation_id, error)) from error
         if landed:
             self._make_durable()
             return True
@@ -256,6 +260,13 @@ class Transactor:
         for job in [job for job in state.jobs.values() if job.owners]:
             state.apply(self._ledger.scan(ROW_KINDS, job.job_id, Scope.TASKOWNED))
         self._loaded = state  # last: half a state, at the newest version, would pass every compare-and-swap
+
+
+def _in_doubt(subject: str, operation_id: str, error: Exception) -> str:
+    return (
+        f"a commit on {subject} (operation {operation_id}) was sent and could not be read back ({error}): it may have landed; open the "
+        "catalog again and look before you repeat it"
+    )
 
 
 def _require_writable(failure: Exception | None) -> None:

@@ -16,7 +16,10 @@ from holdfast.catalog.clock import Environment
 
 PATIENCE_S = 3.0  # without a new commit: then whoever holds the turn stands still, and is not waited for
 AT_MOST_S = 30.0  # with new commits: chance has given the turn to others all the time
+NO_WAIT_S = 60.0  # once a turn was given up, for how long this process takes one only if nobody has it
+
 _LONGEST_PAUSE = 3
+_gave_up: dict[str, float] = {}  # until when, by ledger
 
 
 @contextmanager
@@ -29,40 +32,46 @@ def turn(of: str, environment: Environment, newest: Callable[[], object]) -> Ite
     if descriptor is None:
         yield False
         return
+    had = False
     try:
-        yield _wait(descriptor, environment, newest)
+        had = _wait(of, descriptor, environment, newest)
+        yield had
     finally:
-        os.close(descriptor)  # and with it the lock goes
+        if had:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the open file as well, and would keep the lock
+        os.close(descriptor)
 
 
-def _wait(descriptor: int, environment: Environment, newest: Callable[[], object]) -> bool:
+def _wait(of: str, descriptor: int, environment: Environment, newest: Callable[[], object]) -> bool:
     began = since = environment.monotonic_s()
     seen, tries = None, 0
-    while not _try_lock(descriptor):
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # somebody has the turn
+        except OSError:
+            return False  # no locks here
+        else:
+            _gave_up.pop(of, None)
+            return True
         now = environment.monotonic_s()
-        found = newest()
-        if found != seen:
+        if now < _gave_up.get(of, now):
+            return False
+        if (found := newest()) != seen:
             seen, since = found, now
         if now - since > PATIENCE_S or now - began > AT_MOST_S:
+            _gave_up[of] = now + NO_WAIT_S
             return False
         environment.pause(min(tries, _LONGEST_PAUSE))
         tries += 1
-    return True
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _open(of: str) -> int | None:
     """The lock's file, in the temporary directory: each user has one of their own, and a planted link or pipe is not followed."""
     name = f"holdfast-{os.getuid()}-{hashlib.sha256(of.encode(errors='surrogateescape')).hexdigest()[:16]}.turn"
-    path = os.path.join(tempfile.gettempdir(), name)
     try:
+        path = os.path.join(tempfile.gettempdir(), name)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError:
         return None

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from numbers import Integral
 from types import UnionType
 from typing import Literal, NewType
 
@@ -231,7 +232,7 @@ class ChainLimit:
 
 
 def _is_number(given: object, kind: type | UnionType) -> bool:
-    return isinstance(given, kind) and not isinstance(given, bool) and given >= 0  # type: ignore[operator]
+    return isinstance(given, kind | Integral) and not isinstance(given, bool) and given >= 0  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def require_unneeded(plan: VacuumPlan, transactor: Transactor, storage: Storage)
     for fact in transactor.look(_kept) if planned else ():
         try:
             needed = _needed(fact, storage)
-        except (FileNotFoundError, DamagedFileError) as error:
+        except (OSError, DamagedFileError) as error:
             if fact.attempt not in {still.attempt for still in transactor.look(_kept)}:
                 continue  # dropped meanwhile, and cleaned by another vacuum
             if fact.is_savepoint and not any(path.startswith(f"{paths.parent(fact.path)}/") for path in planned):

@@ -135,6 +135,7 @@ class Catalog:
             RefusedError: the job has another max_parallelism, the checkpoint to start from was dropped, or a state would be lost.
             NotFoundError, AddressError: there is no such checkpoint.
         """
+        start = start if (number := arguments.integer(start)) is None else number
         writer = state_writer(upload)
         require_policies(retention, on_end, chain)
         patience = Patience(timeout_s=checkpoint_timeout_s, tolerated_failures=tolerated_failures)
@@ -327,6 +328,7 @@ class Catalog:
             DamagedLedgerError: a file of the ledger is not what was written, or a manifest contradicts it.
             DamagedFileError: the manifest of a live checkpoint cannot be read.
         """
+        self._storage.require_root()
         return require_unneeded(plan_vacuum(self._queries.garbage()), self._transactor, self._storage)
 
     def vacuum(self, *, dry_run: bool = False, progress: Progress | None = None) -> VacuumReport:
@@ -365,6 +367,7 @@ class Catalog:
         Where the ledger is damaged so far that it cannot say which files those are, the report has its damage alone.
         """
         arguments.function(progress, "a progress function")
+        self._storage.require_root()
         ledger = self._verify_ledger()
         try:
             return ledger.with_more(self._verify_checkpoints(progress))
@@ -412,6 +415,7 @@ class Catalog:
         It can open the files of this catalog and no others, and no extension: what is to be joined with other data comes in by
         `connection.register(name, table)`, and results go out as DataFrames or Arrow.
         """
+        self._storage.require_root()
         ledger = open_ledger(self._storage, self._marker, self._environment)
         return duckdb_engine.connect(ledger.address, version=ledger.version if ledger.is_torn else None, root=self.address)
 

@@ -2,21 +2,26 @@
 
 import json
 import os
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.catalog import delta_checkpoint, delta_entry, delta_log, delta_tail
+from holdfast.catalog import delta_checkpoint, delta_entry, delta_log, delta_tail, job_rules
+from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.delta_checkpoint import LAST_CHECKPOINT
 from holdfast.catalog.delta_entry import DamagedCommitError, TornCommitError, parse_commit
 from holdfast.catalog.delta_log import commit_name
 from holdfast.catalog.delta_tail import LedgerRepairWarning
-from holdfast.catalog.errors import DamagedLedgerError
+from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.schema import SCHEMA
+from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import JobId
 from tests.ledger_contract import dropped, put
 
 VERSIONS = 25  # the Delta checkpoint is at 20
@@ -24,10 +29,10 @@ VERSIONS = 25  # the Delta checkpoint is at 20
 
 @pytest.fixture
 def short(tmp_path: Path) -> Path:
-    """A ledger of three commits of three writers, none of them synced, without a Delta checkpoint."""
+    """A ledger of three commits of three writers who raced, none of them synced, without a Delta checkpoint."""
     directory = _make(tmp_path / "ledger", 0)
-    for seq in range(1, 4):
-        put(DeltaLedger.open(directory), dropped(seq), key="job/a", operation_id=f"op{seq}")
+    for seq, writer in enumerate([DeltaLedger.open(directory) for _ in range(3)], 1):
+        put(writer, dropped(seq), key=f"job/{seq}", operation_id=f"op{seq}")
     return directory
 
 
@@ -171,33 +176,48 @@ def test_all_that_stands_on_a_torn_commit_becomes_void_with_it(short: Path, tear
 
 
 @pytest.mark.parametrize("tear", TEARS)
-def test_two_commits_of_one_writer_above_a_torn_one_prove_that_it_was_whole(tmp_path: Path, tear: Tear) -> None:
-    directory = _make(tmp_path / "ledger", 4)
-    tear(_commit(directory, 3))
-    with pytest.warns(LedgerRepairWarning):
-        assert DeltaLedger.open(directory).version == 2  # one commit above it proves nothing
+def test_a_commit_whose_writer_had_synced_the_torn_one_proves_that_it_was_whole(tmp_path: Path, tear: Tear) -> None:
+    """It was acknowledged, and what stands on it as well: thirteen jobs of one commit each were void because one of them had rotted."""
+    directory = _make(tmp_path / "ledger", 0)
+    for seq in range(1, 4):  # another process each time
+        put(DeltaLedger.open(directory), dropped(seq), key=f"job/{seq}", operation_id=f"op{seq}")
     tear(_commit(directory, 2))
-    whole = _make(tmp_path / "other", 4)
-    tear(_commit(whole, 2))
-    before = _everything(whole)
+    before = _everything(directory)
     with pytest.raises(DamagedLedgerError, match=r"0002\.json .*stand on it"):
-        DeltaLedger.open(whole)
-    assert _everything(whole) == before
+        DeltaLedger.open(directory)
+    assert _everything(directory) == before
 
 
-def test_a_writer_that_has_not_synced_its_last_commit_signs_the_next_as_another(tmp_path: Path) -> None:
-    """A commit whose response was lost is followed by one that nothing below it is synced for: two of them would be taken for a proof."""
-    ledger = DeltaLedger.create(tmp_path / "ledger", catalog_id="c0ffee")
+def test_a_commit_says_up_to_where_its_writer_has_synced(tmp_path: Path) -> None:
+    ledger, racing = DeltaLedger.create(tmp_path / "ledger", catalog_id="c0ffee"), DeltaLedger.open(tmp_path / "ledger")
     for seq in range(1, 4):
         put(ledger, dropped(seq), key="job/a", operation_id=f"op{seq}")
         ledger.refresh()
-        if seq == 2:
-            ledger.make_durable()
-    writers = [delta_log.read_commit(_log(tmp_path / "ledger"), version).writer for version in (1, 2, 3)]
-    assert writers[0] != writers[1] == writers[2]
+    put(racing, dropped(1), key="job/b", operation_id="passed over three")
+    commits = [delta_log.read_commit(_log(tmp_path / "ledger"), version) for version in range(1, 5)]
+    assert [commit.durable_to for commit in commits] == [0, 1, 2, 0]
 
 
-def test_a_torn_commit_below_one_without_a_writer_is_damage(short: Path) -> None:
+def test_many_that_mend_at_once_leave_one_log_that_opens(tmp_path: Path) -> None:
+    """They took each other's draft: the void entry of one version stood in the place of another, and nothing opened the ledger again."""
+    for round_ in range(6):
+        directory = _make(tmp_path / str(round_), 0)
+        for seq, writer in enumerate([DeltaLedger.open(directory) for _ in range(8)], 1):
+            put(writer, dropped(seq), key=f"job/{seq}", operation_id=f"op{seq}")
+        _empty(_commit(directory, 1))
+        menders = [DeltaLedger.open(directory) for _ in range(6)]
+        moment = threading.Barrier(len(menders))
+
+        def mend(ledger: DeltaLedger, moment: threading.Barrier = moment) -> None:
+            moment.wait()
+            ledger.mend()
+
+        with ThreadPoolExecutor(len(menders)) as pool:
+            list(pool.map(mend, menders))
+        assert (DeltaLedger.open(directory).version, _seqs(DeltaLedger.open(directory))) == (8, [])
+
+
+def test_a_torn_commit_below_one_that_does_not_say_is_damage(short: Path) -> None:
     """Commits of before there were digests prove nothing either way: they are not given up."""
     _as_before_digests(_commit(short, 3))
     _empty(_commit(short, 2))
@@ -207,7 +227,7 @@ def test_a_torn_commit_below_one_without_a_writer_is_damage(short: Path) -> None
 
 def _as_before_digests(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    for key in (delta_entry.DIGEST, delta_entry.WRITER, delta_entry.VERSION):
+    for key in (delta_entry.DIGEST, delta_entry.DURABLE_TO, delta_entry.VERSION):
         lines[0]["commitInfo"].pop(key, None)
     for line in lines[1:]:
         if "add" in line:
@@ -491,6 +511,26 @@ def test_a_commit_in_the_place_of_another_is_damage(short: Path) -> None:
     for version, other in ((1, 2), (2, 1), (3, 2), (0, 1)):
         with pytest.raises(DamagedCommitError):
             parse_commit(version, _commit(short, other).read_bytes())
+
+
+@pytest.mark.parametrize("text", ['{"version": Infinity, "size": 1}', '{"version": 1e999, "size": 1}', '{"version": 20, "size": [1]}'])
+def test_a_hint_of_any_content_is_only_a_hint(long: Path, text: str) -> None:
+    (_log(long) / LAST_CHECKPOINT).write_text(text)
+    with pytest.warns(LedgerRepairWarning, match=LAST_CHECKPOINT):
+        assert _seqs(DeltaLedger.open(long)) == list(range(1, VERSIONS + 1))
+
+
+def test_names_that_look_like_the_end_of_an_entry_are_not_told_apart_by_it(tmp_path: Path) -> None:
+    transactor = Transactor(DeltaLedger.create(tmp_path / "ledger", catalog_id="c0ffee"), SystemEnvironment())
+    for n, name in enumerate(("a}}", "tpl-{{x}}-run", "}")):
+        transactor.run(lambda state, n=n, name=name: job_rules.register(state, JobId(f"j-{n:08x}"), name, 1))
+        data = _commit(tmp_path / "ledger", n + 1).read_bytes()
+        assert parse_commit(n + 1, data).keys == {f"holdfast/job/j-{n:08x}", f"holdfast/name/{name.replace('}', '%7D')}"}
+        for length in range(len(data)):
+            with pytest.raises(TornCommitError):
+                parse_commit(n + 1, data[:length])
+    with pytest.raises(AlreadyExistsError):
+        transactor.run(lambda state: job_rules.register(state, JobId("j-0000000f"), "a}}", 1))
 
 
 def test_the_first_commit_says_what_its_table_is_and_a_torn_one_says_nothing(short: Path) -> None:

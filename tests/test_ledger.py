@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from holdfast.catalog import delta_entry, delta_log
-from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError, FencedError
-from holdfast.catalog.ledger import Ledger, LedgerConflictError
+from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FencedError
+from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
 from tests.ledger_contract import Harness, LedgerContract, dropped, gone, put
@@ -186,13 +187,15 @@ class TestDeltaLedger(LedgerContract):
         assert [_short(path, harness.directory) for path in synced] == ["data", "."]
         ledger.refresh()
         ledger.make_durable()
+        theirs_and_ours = ["_delta_log/00000000000000000001.json", "_delta_log/00000000000000000002.json", "_delta_log"]
+        assert [_short(path, harness.directory) for path in synced] == ["data", ".", *theirs_and_ours]
+        put(harness.open(), gone("f"), operation_id="theirs again")
+        ledger.refresh()
+        del synced[:]
+        put(ledger, dropped(2), key="job/a", operation_id="ours again")  # stands on theirs, and says so
         assert [_short(path, harness.directory) for path in synced] == [
-            "data",
-            ".",
-            "_delta_log/00000000000000000001.json",
-            "_delta_log/00000000000000000002.json",
-            "_delta_log",
-        ]
+            "_delta_log/00000000000000000003.json", "_delta_log", "data", "."
+        ]  # fmt: skip
 
     def test_a_handles_first_make_durable_syncs_the_whole_log(self, harness: DeltaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         put(harness.open(), dropped(1))
@@ -204,8 +207,9 @@ class TestDeltaLedger(LedgerContract):
     def test_a_new_ledger_is_durable_up_to_the_directory_that_was_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         synced = _record_syncs(monkeypatch)
         DeltaLedger.create(tmp_path / "new" / "ledger", catalog_id="c0ffee")
+        assert re.fullmatch(rf"\.{os.getpid()}-[0-9a-f]{{16}}\.tmp", synced[0].name)
         assert synced == [
-            tmp_path / f"new/ledger/_delta_log/.{os.getpid()}-0.tmp",
+            synced[0],
             tmp_path / "new/ledger/_delta_log",
             tmp_path / "new/ledger",
             tmp_path / "new",
@@ -280,9 +284,31 @@ class TestAnotherLedgerAtItsPlace:
         old = DeltaLedger.create(tmp_path / "ledger", catalog_id="old")
         shutil.rmtree(tmp_path / "ledger")
         for call in (lambda: put(old, dropped(3), key="job/a"), old.refresh):
-            with pytest.raises(DamagedLedgerError, match="ledger"):
+            with pytest.raises(AddressError, match="is not there on host .*Mount it"):
                 call()
         assert not (tmp_path / "ledger").exists()
+
+
+class TestAnOlderCopyPutBack:
+    def test_what_is_committed_after_it_is_synced_as_it_must_be(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The handle remembered that it had synced up to a version that the restored log has not: two acknowledged commits were not synced."""
+        directory = tmp_path / "ledger"
+        ledger = DeltaLedger.create(directory, catalog_id="c0ffee")
+        for seq in range(1, 6):
+            put(ledger, dropped(seq), key="job/a")
+            ledger.refresh()
+            ledger.make_durable()
+            if seq == 1:
+                shutil.copytree(directory, tmp_path / "copy")
+        shutil.rmtree(directory)
+        shutil.copytree(tmp_path / "copy", directory)
+        with pytest.raises(SnapshotLostError):
+            ledger.refresh()
+        synced = _record_syncs(monkeypatch)
+        put(ledger, dropped(2), key="job/a")
+        ledger.refresh()
+        ledger.make_durable()
+        assert {"00000000000000000001.json", "00000000000000000002.json"} <= {path.name for path in synced}
 
 
 class TestFailingSync:
@@ -294,19 +320,31 @@ class TestFailingSync:
         ledger.refresh()
 
         def fails(_: object) -> None:
-            raise OSError(errno.EIO, "input/output error")
+            raise delta_log.NotSyncedError(errno.EIO, "input/output error")
 
         with monkeypatch.context() as patch, pytest.raises(OSError, match="input/output"):
             patch.setattr(delta_log, "sync", fails)
             ledger.make_durable()
-        for handle in (ledger, DeltaLedger.open(tmp_path / "ledger")):
+        (tmp_path / "link").symlink_to(tmp_path / "ledger")
+        for handle in (ledger, DeltaLedger.open(tmp_path / "ledger"), DeltaLedger.open(tmp_path / "link")):
             with pytest.raises(OSError, match="an earlier sync of this ledger failed in this process"):
                 handle.make_durable()
         other.make_durable()
+        put(other, dropped(1), key="job/a")
+        other.refresh()
+
+        def cannot_open(_: object) -> None:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="too many"):
+            patch.setattr(delta_log, "sync", cannot_open)
+            other.make_durable()
+        other.make_durable()  # nothing was synced, and nothing failed to be
 
     def test_a_data_file_that_cannot_be_written_whole_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """On a full disk each reader left an empty file in the ledger, which nobody took."""
         ledger = DeltaLedger.create(tmp_path / "ledger", catalog_id="c0ffee")
+        ledger.make_durable()
 
         def fails(_: int) -> None:
             raise OSError(errno.ENOSPC, "no space left on device")

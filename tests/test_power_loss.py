@@ -11,13 +11,14 @@ import pytest
 from holdfast.catalog import delta_log, job_rules, lifecycle
 from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.delta_tail import LedgerRepairWarning
+from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.ledger_delta import DeltaLedger
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, JobId
 
-OLD, NEW = JobId("old-00000001"), JobId("new-00000002")
+OLD, NEW, OTHER = JobId("old-00000001"), JobId("new-00000002"), JobId("other-00000003")
 ENVIRONMENT = SystemEnvironment()
 Lose = Callable[[bytes], bytes]
 LOSSES: dict[str, Lose] = {
@@ -28,27 +29,29 @@ LOSSES: dict[str, Lose] = {
 }
 
 
-def send(directory: Path, decide: Callable[[CatalogState], lifecycle.Transaction]) -> None:
-    """A writer of its own commits, and dies before it syncs; another may have seen it."""
-    ledger = DeltaLedger.open(directory)
-    transaction = decide(Transactor(ledger, ENVIRONMENT).fresh())
-    ledger.append(
-        transaction.facts, keys=transaction.keys, operation=Operation(operation_id=ENVIRONMENT.new_id(), at=ENVIRONMENT.now(), by="w")
-    )
+Decision = Callable[[CatalogState], lifecycle.Transaction]
 
 
 @pytest.fixture(scope="module")
 def unsynced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A ledger with an acknowledged job, above which a registration, a start of that very job, and another job's attempt are not synced;
-    and the version of the first of them."""
+    """A ledger with two acknowledged jobs, above which three writers who raced have sent a registration, a start and an attempt, and synced
+    none; and the version of the first of them."""
     directory = tmp_path_factory.mktemp("power") / "ledger"
     transactor = Transactor(DeltaLedger.create(directory, catalog_id="c0ffee"), ENVIRONMENT)
     transactor.run(lambda state: job_rules.register(state, OLD, "old", 128))
+    transactor.run(lambda state: job_rules.register(state, OTHER, "other", 128))
     epoch = transactor.run(lambda state: job_rules.start(state, OLD, None))
     first = transactor.ledger.version + 1
-    send(directory, lambda state: job_rules.register(state, NEW, "new", 128))
-    send(directory, lambda state: job_rules.start(state, NEW, None))
-    send(directory, lambda state: lifecycle.open_checkpoint(state, OLD, epoch, AttemptToken("a" * 16), None))
+    decisions: list[Decision] = [
+        lambda state: job_rules.register(state, NEW, "new", 128),
+        lambda state: job_rules.start(state, OTHER, None),
+        lambda state: lifecycle.open_checkpoint(state, OLD, epoch, AttemptToken("a" * 16), None),
+    ]
+    writers = [DeltaLedger.open(directory) for _ in decisions]
+    for writer, decide in zip(writers, decisions, strict=True):
+        transaction = decide(Transactor(DeltaLedger.open(directory), ENVIRONMENT).fresh())
+        operation = Operation(operation_id=ENVIRONMENT.new_id(), at=ENVIRONMENT.now(), by="w")
+        writer.append(transaction.facts, keys=transaction.keys, operation=operation)
     return directory, first
 
 
@@ -69,7 +72,7 @@ def test_after_any_loss_the_ledger_opens_and_what_stands_on_it_is_void(
     for _ in range(2):  # as it is read, and then as it is mended
         state = transactor.fresh()
         assert state.job(OLD).epoch == 1  # acknowledged
-        assert (NEW in state.jobs, state.jobs[NEW].epoch if NEW in state.jobs else 0) == (whole > 0, int(whole > 1))
+        assert (NEW in state.jobs, state.job(OTHER).epoch) == (whole > 0, int(whole > 1))
         assert len(state.job(OLD).open_attempts) == int(whole > 2)
         transactor.settle()
     with warnings.catch_warnings():
@@ -77,6 +80,19 @@ def test_after_any_loss_the_ledger_opens_and_what_stands_on_it_is_void(
         again = Transactor(DeltaLedger.open(directory), ENVIRONMENT)
         if whole == 0:
             again.run(lambda state: job_rules.register(state, NEW, "new", 128))
-        assert again.run(lambda state: job_rules.start(state, NEW, None)) == 1 + int(whole > 1)
+        assert again.run(lambda state: job_rules.start(state, OTHER, None)) == 1 + int(whole > 1)
     runs = [fact for fact in again.ledger.scan(["run"]) if fact.kind == "run"]
     assert [run.what for run in runs] == ["repair"] * (whole < len(losses))
+
+
+@pytest.mark.parametrize("loss", ["empty", "cut", "zeroed"])
+def test_what_a_later_writer_had_seen_it_had_synced_so_that_its_loss_is_damage(
+    unsynced: tuple[Path, int], tmp_path: Path, loss: str
+) -> None:
+    """A start of the job that was registered just before: who had seen the registration made it durable before it sent the start."""
+    directory = Path(shutil.copytree(unsynced[0], tmp_path / "ledger"))
+    Transactor(DeltaLedger.open(directory), ENVIRONMENT).run(lambda state: job_rules.start(state, NEW, None))
+    path = directory / "_delta_log" / delta_log.commit_name(unsynced[1])
+    path.write_bytes(LOSSES[loss](path.read_bytes()))
+    with pytest.raises(DamagedLedgerError, match=path.name):
+        DeltaLedger.open(directory)

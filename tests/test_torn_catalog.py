@@ -17,11 +17,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::holdfast.catalog.delta_tail.Led
 
 @pytest.fixture
 def torn(tmp_path: Path) -> SmallCatalog:
-    """Its last two commits were sent by two writers that died: a hold, which is torn, and a drop of what it held."""
+    """Its last two commits were sent by two writers that raced, and died: a hold of one job, which is torn, and a drop of the other."""
     small = make(tmp_path / "catalog", checkpoints=3)
-    for change in (lambda c: c.hold("alpha", 2, "mine"), lambda c: c.drop("beta", 2)):
-        with holdfast.open(small.root) as catalog:
-            change(catalog)
+    with holdfast.open(small.root) as one, holdfast.open(small.root) as other:
+        assert one._transactor.known().names == other._transactor.known().names
+        one.hold("alpha", 2, "mine")
+        other.drop("beta", 2)
     last = sorted((small.root / "ledger/_delta_log").glob("*.json"))[-2]
     last.write_bytes(b"")
     return small

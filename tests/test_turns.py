@@ -1,5 +1,7 @@
 """Turns of committers: what waits goes on, whoever holds the turn, and nothing else is touched."""
 
+import errno
+import fcntl
 import os
 import tempfile
 from pathlib import Path
@@ -27,6 +29,7 @@ class Paces(SystemEnvironment):
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(turns, "_gave_up", {})
     return tmp_path
 
 
@@ -60,6 +63,48 @@ def test_a_committer_that_others_always_overtake_goes_without_a_turn() -> None:
     with turns.turn("ledger", Paces(), lambda: 1), turns.turn("ledger", waiting, lambda: next(versions)) as had:
         assert not had
     assert waiting.paused == turns.AT_MOST_S + 1  # type: ignore[attr-defined]
+
+
+def test_who_has_given_a_turn_up_does_not_wait_for_the_next() -> None:
+    """Six committers beside a holder that stood still waited for each of their commits."""
+    waiting = Paces()
+    with turns.turn("ledger", Paces(), lambda: 1):
+        for _ in range(3):
+            with turns.turn("ledger", waiting, lambda: 7) as had:
+                assert not had
+    assert waiting.paused == turns.PATIENCE_S + 1  # type: ignore[attr-defined]
+    with turns.turn("ledger", waiting, lambda: 7) as had:
+        assert had
+
+
+def test_a_child_that_was_forked_in_a_turn_does_not_keep_it() -> None:
+    """The lock is of the open file, which the child has as well: every commit took three seconds until it died."""
+    reading, writing = os.pipe()
+    with turns.turn("ledger", Paces(), lambda: 1):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+    os.close(reading)
+    waiting = Paces()
+    with turns.turn("ledger", waiting, lambda: 1) as had:
+        assert had
+    os.close(writing)
+    os.waitpid(child, 0)
+    assert waiting.paused == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("lack", ["locks", "directory"])
+def test_where_no_lock_is_to_be_had_nobody_waits(monkeypatch: pytest.MonkeyPatch, lack: str) -> None:
+    def fails(*_: object) -> str:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(*((fcntl, "flock") if lack == "locks" else (tempfile, "gettempdir")), fails)
+    waiting = Paces()
+    with turns.turn("ledger", waiting, lambda: 1) as had:
+        assert not had
+    assert waiting.paused == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("planted", ["link", "pipe", "directory"])

@@ -19,7 +19,9 @@ from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import open_transactor
 from holdfast.catalog.errors import DamagedFileError, UsageError
 from holdfast.catalog.file_checks import may_be_misplaced
+from holdfast.catalog.guard import GuardedStorage
 from holdfast.catalog.key_groups import groups_of
+from holdfast.catalog.marker import read_marker
 from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage_local import open_storage
@@ -113,7 +115,8 @@ class FoundState:
 
 def find_state(options: Mapping[str, str]) -> FoundState:
     """Raises NotFoundError, RefusedError (the checkpoint was dropped, or the state is no DataFrame), DamagedFileError."""
-    storage = open_storage(options["path"])
+    place = open_storage(options["path"])
+    storage = GuardedStorage(place, read_marker(place).catalog_id)
     transactor = open_transactor(storage, SystemEnvironment())
     number = _number(options.get("checkpoint"))
     ref = transactor.look(lambda state: ref_of(state, options["job"], number))
