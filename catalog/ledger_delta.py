@@ -62,7 +62,7 @@ class DeltaLedger:
         self._table = table
         self._table_id = str(table.metadata().id)
         self._committer = Committer(self._directory, table.schema(), self._environment)
-        self._told_version = self.version  # refresh has returned everything up to here
+        self._told_version = self._loaded_version = self.version  # refresh has returned everything up to here
         self._tip = self._sha256_of(self.version)  # of the entry at the held version, by which another table at this place is seen
         self._torn = plan is not None and bool(plan.void)
         self._synced_base = plan.base if plan is not None and plan.is_synced else -1
@@ -156,7 +156,15 @@ class DeltaLedger:
             tip = commit.sha256
         self._told_version, self._tip = self.version, tip
         self._sent = {}
+        self._start_from_newer_checkpoint()
         return passed
+
+    def _start_from_newer_checkpoint(self) -> None:
+        """delta-rs goes over all entries since the Delta checkpoint that a handle began with at each of its calls: five times the work at
+        200 commits. So a handle is made anew now and then, at the same version, once there is another one to begin with."""
+        if self.version - self._loaded_version > delta_checkpoint.EVERY_COMMITS:
+            self._table = load(self._directory, self.version)
+            self._loaded_version = self.version
 
     def turn(self) -> AbstractContextManager[object]:
         return turns.turn(str(self._log), self._environment, self._moved_at)

@@ -117,6 +117,18 @@ class TestDeltaLedger(LedgerContract):
     def harness(self, tmp_path: Path) -> DeltaHarness:
         return DeltaHarness(tmp_path / "ledger")
 
+    def test_a_handle_begins_anew_with_the_delta_checkpoints_that_it_passes(self, harness: DeltaHarness) -> None:
+        """Else delta-rs goes over all entries since the one that the handle began with, at each commit."""
+        writer, reader = harness.open(), harness.open()
+        for seq in range(1, 50):
+            put(writer, dropped(seq), key="job/a")
+            for ledger in (writer, reader):
+                assert [c.version for c in ledger.refresh()] == [seq]
+                assert ledger.version - ledger._loaded_version <= delta_checkpoint.EVERY_COMMITS
+            writer.make_durable()
+        assert delta_log.checkpoint_versions(harness.directory / "_delta_log") == [20, 40]
+        assert list(reader.scan()) == [dropped(seq) for seq in range(1, 50)]
+
     def test_the_address_is_the_tables_directory(self, harness: DeltaHarness) -> None:
         assert harness.open().address == str(harness.directory)
 
