@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.catalog import delta_entry, delta_log
+from holdfast.catalog import delta_checkpoint, delta_entry, delta_log
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FencedError
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError
 from holdfast.catalog.ledger_delta import DeltaLedger
