@@ -163,6 +163,10 @@ class DeltaLedger:
         """delta-rs goes over all entries since the Delta checkpoint that a handle began with at each of its calls: five times the work at
         200 commits. So a handle is made anew now and then, at the same version, once there is another one to begin with."""
         if self.version - self._loaded_version > delta_checkpoint.EVERY_COMMITS:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        with suppress(DamagedLedgerError):  # the handle that is there does as well, only slower
             self._table = load(self._directory, self.version)
             self._loaded_version = self.version
 
@@ -286,7 +290,8 @@ class DeltaLedger:
         self._checkpoint_due = None
         # The commit has landed and is durable. A Delta checkpoint that fails is one that the next twenty commits do without.
         with suppress(OSError, DeltaError, pa.ArrowException, TornCommitError, DamagedCommitError, ValueError):
-            delta_checkpoint.make(self._log, version)
+            if delta_checkpoint.make(self._log, version):
+                self._begin_anew()
 
     # ---- moving ---------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.catalog import delta_checkpoint, delta_entry, delta_log
+from holdfast.catalog import delta_checkpoint, delta_entry, delta_log, ledger_delta
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FencedError
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError
 from holdfast.catalog.ledger_delta import DeltaLedger
@@ -128,6 +128,23 @@ class TestDeltaLedger(LedgerContract):
             writer.make_durable()
         assert delta_log.checkpoint_versions(harness.directory / "_delta_log") == [20, 40]
         assert list(reader.scan()) == [dropped(seq) for seq in range(1, 50)]
+
+    def test_a_handle_that_cannot_begin_anew_goes_on_and_forgets_no_commit(
+        self, harness: DeltaHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It happens after a commit is durable, and in the middle of a refresh: neither may fail of it."""
+
+        def fails(*_: object) -> None:
+            raise DamagedLedgerError("too many open files")
+
+        writer, reader = harness.open(), harness.open()
+        monkeypatch.setattr(ledger_delta, "load", fails)
+        for seq in range(1, 25):
+            put(writer, dropped(seq), key="job/a")
+            assert [c.version for c in writer.refresh()] == [seq]
+            writer.make_durable()
+        assert [c.version for c in reader.refresh()] == list(range(1, 25))
+        assert list(reader.scan()) == [dropped(seq) for seq in range(1, 25)]
 
     def test_the_address_is_the_tables_directory(self, harness: DeltaHarness) -> None:
         assert harness.open().address == str(harness.directory)

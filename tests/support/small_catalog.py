@@ -12,17 +12,18 @@ STATE_BYTES = 30_000  # too long for a row: a file
 
 @dataclass(frozen=True, slots=True)
 class SmallCatalog:
-    """Its root, and what each live checkpoint's states hold."""
+    """Its root, what each live checkpoint's states hold, and the paths of the files that they need."""
 
     root: Path
     states: dict[tuple[str, int], dict[str, bytes]]
+    needed: frozenset[str] = frozenset()
 
     def copied(self, target: Path) -> "SmallCatalog":
         """A copy whose ledger may be changed: the other files are links."""
         shutil.copytree(self.root, target, copy_function=os.link)
         shutil.rmtree(target / "ledger")
         shutil.copytree(self.root / "ledger", target / "ledger")
-        return SmallCatalog(target, self.states)
+        return SmallCatalog(target, self.states, self.needed)
 
     def ledger_files(self) -> list[Path]:
         """The files that say something: those beside, which no engine looks at, are the digests of Delta checkpoints alone."""
@@ -59,4 +60,5 @@ def make(root: Path, checkpoints: int = 7) -> SmallCatalog:
             ):
                 with catalog.checkpoint(job, number) as checkpoint:
                     states[job, number] = {name: checkpoint.read_bytes(name) for name in ("state", "offsets")}
-    return SmallCatalog(root, states)
+        needed = catalog.duckdb().execute("SELECT path FROM files WHERE file_id IN (SELECT file_id FROM checkpoint_files)").fetchall()
+    return SmallCatalog(root, states, frozenset(path for (path,) in needed))
