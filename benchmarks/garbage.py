@@ -6,6 +6,7 @@ the list of data files is known before, each relation projects its columns, only
 kept checkpoints are found by an ASOF join; with a connection of its own. Both answers must be equal, or the benchmark fails.
 """
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
     version = SqlQueries(str(ledger)).verified().version
     taken = interleave(
         {
-            "hashing": lambda _: seconds(lambda: SqlQueries(str(ledger)).verified()),
+            "hashing": lambda _: seconds(lambda: _hash(files)),
             "holdfast": lambda _: seconds(lambda: _query(ledger, version)),
             "by_hand": lambda _: seconds(lambda: _by_hand(files)),
         },
@@ -101,6 +102,15 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
     return [
         Result(benchmark="garbage", measures="query", ratio=ratio(taken["holdfast"], taken["by_hand"]), at_most=AT_MOST, figures=figures)
     ]
+
+
+def _hash(files: Sequence[str]) -> list[str]:
+    """What `SqlQueries.verified` reads of a ledger whose files have digests in their names, as those that delta-rs writes here have not."""
+    digests = []
+    for path in files:
+        with open(path, "rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+    return digests
 
 
 def _query(ledger: Path, version: int) -> object:
