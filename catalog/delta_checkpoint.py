@@ -10,7 +10,6 @@ It is a cache: where it is not what was made, it is taken out of the way, if the
 
 import hashlib
 import json
-import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from holdfast.catalog.delta_entry import parse_commit
 from holdfast.catalog.delta_log import (
     checkpoint_name,
     checkpoint_versions,
     commit_name,
     create_durably,
-    read_commit,
     replace_durably,
 )
 
@@ -86,8 +85,9 @@ def _copy_below(log: Path, copy: Path, version: int) -> None:
             raise ValueError(msg)
         (copy / checkpoint_name(base)).write_bytes(data)
     for above in range(base + 1, version + 1):
-        read_commit(log, above)
-        shutil.copyfile(log / commit_name(above), copy / commit_name(above))
+        entry = (log / commit_name(above)).read_bytes()
+        parse_commit(above, entry)  # the very bytes that are copied
+        (copy / commit_name(above)).write_bytes(entry)
 
 
 def read_digests(log: Path, version: int) -> dict[str, str] | None:

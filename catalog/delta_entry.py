@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from holdfast.catalog.arguments import NAME_LIMIT_BYTES
+
 OPERATION_ID = "operation_id"
 ACTIONS = "actions"  # in commitInfo: how many add and txn lines belong to it, or a cut between two lines would go unseen
 VERSION = "entry_version"
 DURABLE_TO = "durable_to"  # in commitInfo: every entry up to this version was synced before this one was sent
 DIGEST = "sha256"
 VOID = "VOID"
-
-NAME_LIMIT_BYTES = 255
 
 _BLOCK_BYTES = 512  # no disk writes less: a zeroed part begins and ends at a multiple of it
 _DIGEST_IN_NAME = re.compile(r"-([0-9a-f]{64})\.parquet")
