@@ -106,12 +106,11 @@ def _write_aside(log: Path, data: bytes) -> Path:
     return path
 
 
-def keep_beside(log: Path, name: str) -> None:
+def keep_beside(log: Path, name: str, data: bytes) -> None:
     """Keep what a file of the log holds under a name that no engine reads, before it is replaced or removed."""
-    digest = hashlib.sha256((log / name).read_bytes()).hexdigest()
-    with suppress(FileExistsError):  # kept already, by a mending that died or that runs beside this one
-        os.link(log / name, log / f".{name}.{digest[:16]}.kept")
-    sync(log)
+    # A link to the name would be refused, or hold other bytes, where another process replaces the file at this moment.
+    with suppress(FileExistsError):  # kept already, by a process that died while it repaired the log, or by one that does it now
+        create_durably(log, f".{name}.{hashlib.sha256(data).hexdigest()[:16]}.kept", data)
 
 
 class NotSyncedError(OSError):

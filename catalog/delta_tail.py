@@ -123,7 +123,7 @@ def mend(log: Path, plan: LogPlan) -> None:
 def _take_away(log: Path, names: Collection[str]) -> None:
     for name in names:
         try:
-            keep_beside(log, name)
+            keep_beside(log, name, (log / name).read_bytes())
             os.unlink(log / name)
         except FileNotFoundError:
             continue  # another process did
@@ -248,7 +248,8 @@ def _require_data(path: Path, size_bytes: int) -> None:
 def _make_void(log: Path, version: int, lowest: int) -> None:
     """Replace an entry, durably and by rename, with one that only says that it is void."""
     name = commit_name(version)
-    data = (log / name).read_bytes()
+    with open(log / name, "rb") as stream:
+        data, written_ms = stream.read(), int(os.fstat(stream.fileno()).st_mtime * 1000)
     try:
         commit = parse_commit(version, data)
     except TornCommitError as error:
@@ -260,6 +261,6 @@ def _make_void(log: Path, version: int, lowest: int) -> None:
         if commit.is_void:
             return
         reason = f"the commit stands on {commit_name(lowest)}, which is torn; it was never acknowledged"
-    keep_beside(log, name)
+    keep_beside(log, name, data)
     # The old file's time and not the clock's: two processes that mend it write the same bytes.
-    replace_durably(log, name, void_entry(version, int((log / name).stat().st_mtime * 1000), reason))
+    replace_durably(log, name, void_entry(version, written_ms, reason))

@@ -217,6 +217,20 @@ def test_many_that_mend_at_once_leave_one_log_that_opens(tmp_path: Path) -> None
         assert (DeltaLedger.open(directory).version, _seqs(DeltaLedger.open(directory))) == (8, [])
 
 
+def test_what_is_kept_of_a_commit_does_not_depend_on_its_name_staying(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link to a name that another process replaces at that moment is refused (ENOENT), or is of the other's bytes."""
+    plain, torn, link = _commit(short, 2), b'{"commitInfo"', os.link
+
+    def link_or_fail(source: Path, target: Path) -> None:
+        assert source != plain, "linked a name that others replace"
+        link(source, target)
+
+    plain.write_bytes(torn)
+    monkeypatch.setattr(os, "link", link_or_fail)
+    delta_tail.mend(_log(short), delta_tail.examine(_log(short)))
+    assert [path.read_bytes() for path in _log(short).glob(f".{plain.name}.*.kept")] == [torn]
+
+
 def test_a_torn_commit_below_one_that_does_not_say_is_damage(short: Path) -> None:
     """Commits of before there were digests prove nothing either way: they are not given up."""
     _as_before_digests(_commit(short, 3))
@@ -296,7 +310,8 @@ def test_each_void_commit_is_made_durable_before_the_next_and_before_opening_goe
     monkeypatch.setattr(os, "fsync", recorded_fsync)
     monkeypatch.setattr(Path, "replace", recorded_replace)
     delta_tail.mend(_log(short), plan)
-    assert steps == ["", ".tmp", commit_name(3), "", "", ".tmp", commit_name(2), ""]
+    kept = [".tmp", ""]
+    assert steps == [*kept, ".tmp", commit_name(3), "", *kept, ".tmp", commit_name(2), ""]
 
 
 def test_a_commit_that_was_mended_meanwhile_is_not_replaced(short: Path) -> None:
