@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.writers.coordinator import Coordinator
     from holdfast.writers.directories import DirectoryUpload, DirectoryWriter
     from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory
+    from holdfast.writers.local_state import LocalSlot
     from holdfast.writers.owners import Owner
     from holdfast.writers.restore import Checkpoint
     from holdfast.writers.rocksdb import RocksDBAdapter
@@ -68,6 +69,7 @@ _HOMES = {  # where the names are that are not imported above
     "DirectoryWriter": "writers.directories",
     "DirectoryReader": "writers.directory_reader",
     "RestoredDirectory": "writers.directory_reader",
+    "LocalSlot": "writers.local_state",
     "Owner": "writers.owners",
     "Checkpoint": "writers.restore",
     "RocksDBAdapter": "writers.rocksdb",
@@ -117,6 +119,7 @@ __all__ = [  # without HoldfastDataSource, which needs Spark
     "Owner",
     "OwnedFile",
     "WorkingDirectory",
+    "LocalSlot",
     "KeepLast",
     "KeepAll",
     "ChainLimit",

@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast.catalog.storage_local import LocalStorage
 from holdfast.catalog.types import Status
+from holdfast.writers import failures
 from holdfast.writers.failures import explained, is_of_spark
 from tests.support.scenes import BIG, resume
 from tests.support.world import World, write_states
@@ -121,6 +122,14 @@ def test_an_upload_of_directories_in_a_task_may_be_tolerated_unless_its_own_erro
     assert is_of_spark(PythonException(f"{WORKER}{THEIRS}{OURS}holdfast.catalog.errors.StorageFullError: full"))
     assert not is_of_spark(PythonException(f"{WORKER}{THEIRS}{OURS}holdfast.catalog.errors.UsageError: no subtask"))
     assert not is_of_spark(PythonException(f"{WORKER}{THEIRS}OSError: gone"))
+
+
+def test_a_frame_of_any_file_of_the_writers_is_ours() -> None:
+    """Decided by folder: a file that is added, moved or renamed is ours as well."""
+    package = Path(failures.__file__).parent
+    for file in package.rglob("*.py"):
+        ours = f'File "/opt/site-packages/holdfast/writers/{file.relative_to(package)}", line 9, in wait'
+        assert is_of_spark(PythonException(f"{WORKER}{ours}\nOSError: gone")), file
 
 
 def test_a_failure_of_the_users_own_functions_is_none_of_sparks() -> None:

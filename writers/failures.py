@@ -33,10 +33,8 @@ WRONG_QUERY = frozenset(
     | {"PySparkTypeError", "PySparkValueError", "PySparkAttributeError", "PySparkNotImplementedError"}
 )
 PYTHON_FAILED = "PythonException"
-# Frames of what Holdfast itself runs in tasks. Any other Python there is the user's.
-OWN_FRAMES = re.compile(
-    r'File "(?:[^"]*/)?holdfast/writers/(?:spark_streamed|spark_files|spark_groups|directories|directory_\w+|stores)\.py"'
-)
+# Frames of what Holdfast itself runs in tasks, decided by folder. Any other Python there is the user's.
+OWN_FRAMES = re.compile(r'File "(?:[^"]*/)?holdfast/writers/(?:\w+/)*\w+\.py"')
 _FRAME = re.compile(r'File "([^"<]+)", line')
 _MACHINERY = re.compile(
     r"(?:^|/)(?:holdfast/(?:catalog|writers)/|pyspark/(?:cloudpickle/|sql/|(?:daemon|worker\w*|serializers|util|shuffle)\.py))"
