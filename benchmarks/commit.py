@@ -22,14 +22,16 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.transaction import AddAction
 
 from benchmarks.harness import Result, interleave, ratio, seconds, spread
-from holdfast.catalog import delta_entry, delta_log, job_rules, lifecycle, paths
-from holdfast.catalog.clock import SystemEnvironment
-from holdfast.catalog.commit_facts import CommitRequest
-from holdfast.catalog.commit_rule import Identity
-from holdfast.catalog.delta_data import DICTIONARY_FROM_ROWS, PRUNING_COLUMNS
+from holdfast.catalog import paths
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.facts import CheckpointCommitted, Fact
-from holdfast.catalog.ledger_delta import CONFIGURATION, DeltaLedger
-from holdfast.catalog.lifecycle import Transaction
+from holdfast.catalog.ledger import delta_entry, delta_log
+from holdfast.catalog.ledger.delta import CONFIGURATION, DeltaLedger
+from holdfast.catalog.ledger.delta_data import DICTIONARY_FROM_ROWS, PRUNING_COLUMNS
+from holdfast.catalog.rules import checkpoints, jobs
+from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules.commit_facts import CommitRequest
+from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.schema import SCHEMA, Operation, to_table
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
@@ -136,10 +138,10 @@ class Job:
         environment = SystemEnvironment()
         transactor = Transactor(DeltaLedger.create(directory, catalog_id=environment.new_id()), environment)
         job_id, token = paths.new_job_id("flights", environment.new_id()), AttemptToken(environment.new_id())
-        transactor.run(lambda state: job_rules.register(state, job_id, "flights", 128))
+        transactor.run(lambda state: jobs.register(state, job_id, "flights", 128))
         transactor.keep_handles_of(job_id)
-        epoch: int = transactor.run(lambda state: job_rules.start(state, job_id, None))
-        transactor.run(lambda state: lifecycle.open_checkpoint(state, job_id, epoch, token, None))
+        epoch: int = transactor.run(lambda state: jobs.start(state, job_id, None))
+        transactor.run(lambda state: checkpoints.open_checkpoint(state, job_id, epoch, token, None))
         return cls(transactor, environment, job_id, token)
 
     def commit(self, _: int) -> float:
@@ -150,7 +152,7 @@ class Job:
         """The seconds of the commit of this request, after which the next one may be made."""
 
         def decide(state: CatalogState) -> Transaction:
-            transaction = lifecycle.commit_checkpoint(state, self.job_id, request)
+            transaction = checkpoints.commit_checkpoint(state, self.job_id, request)
             self.facts = transaction.facts
             return transaction
 

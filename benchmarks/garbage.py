@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
 from benchmarks.ledger_facts import Size, write_ledger
-from holdfast.catalog import duckdb_engine
 from holdfast.catalog.cleanup import GarbageFile
 from holdfast.catalog.queries import SqlQueries
+from holdfast.catalog.views import duckdb_engine
 
 ROUNDS = 11
 AT_MOST = 1.3

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
-from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.schema import SCHEMA
 
 Ints = npt.NDArray[np.int64]

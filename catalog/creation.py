@@ -10,13 +10,14 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.catalog import arguments, delta_log, paths
-from holdfast.catalog.clock import Environment
+from holdfast.catalog import arguments, paths
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FormatError, NotFoundError
-from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.ledger import delta_log
+from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.marker import Marker, create_marker, read_marker
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.storage_local import enclosing, make_root
+from holdfast.catalog.storage.local import enclosing, make_root
 from holdfast.catalog.transactions import Transactor
 
 _LOG = "_delta_log"

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from holdfast.catalog import manifest_rules as rules
 from holdfast.catalog import paths
-from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.errors import DamagedFileError, FormatError, HoldfastError
 from holdfast.catalog.parquet_pages import unpacked_bytes
+from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.state import Ref
 from holdfast.catalog.types import (
     AttemptToken,

@@ -11,12 +11,12 @@ from typing import Protocol
 
 import duckdb
 
-from holdfast.catalog import duckdb_engine
 from holdfast.catalog.cleanup import Garbage, References, find_garbage
 from holdfast.catalog.errors import DamagedLedgerError, RetryError
 from holdfast.catalog.ledger import Ledger
-from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.types import FileId, Scope, StoredFile
+from holdfast.catalog.views import duckdb_engine
 
 
 class Queries(Protocol):

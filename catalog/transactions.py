@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from holdfast.catalog.clock import Environment
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import (
     AddressError,
     ConflictError,
@@ -25,7 +25,7 @@ from holdfast.catalog.errors import (
 from holdfast.catalog.facts import Fact, RunEnded
 from holdfast.catalog.forks import ProcessLock
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
-from holdfast.catalog.lifecycle import Transaction
+from holdfast.catalog.rules.checkpoints import Transaction
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import HANDLE_KINDS, LIFECYCLE_KINDS, ROW_KINDS, CatalogState, in_order
 from holdfast.catalog.types import Scope

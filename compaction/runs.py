@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.catalog.clock import Environment
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.facts import RunEnded
 
 

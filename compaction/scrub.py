@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from holdfast.catalog import paths
 from holdfast.catalog.cleanup import OrphanRule, Verdict
-from holdfast.catalog.clock import Environment
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedFileError, ForeignTokensError
 from holdfast.catalog.manifest import attempt_in
 from holdfast.catalog.queries import Queries

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from holdfast.catalog import paths
 from holdfast.catalog.cleanup import Garbage, GarbageFile
-from holdfast.catalog.clock import Environment
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.facts import Condemned, Fact, Gone
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.transactions import Transactor

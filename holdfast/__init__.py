@@ -7,7 +7,7 @@ DuckDB, and `holdfast --version` waits for neither.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.catalog.clock import VERSION
+from holdfast.catalog.environment import VERSION
 from holdfast.catalog.errors import (
     AddressError,
     AlreadyExistsError,
@@ -37,21 +37,21 @@ from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, Ke
 
 if TYPE_CHECKING:
     from holdfast.catalog.key_groups import groups_of
+    from holdfast.data_source import HoldfastDataSource as HoldfastDataSource
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
     from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
-    from holdfast.writers.attempt_content import CheckpointResult
+    from holdfast.streaming import foreach_batch
+    from holdfast.writers.attempt import CheckpointResult
+    from holdfast.writers.checkpoint import Checkpoint
     from holdfast.writers.checkpoint_writer import CheckpointWriter
     from holdfast.writers.coordinator import Coordinator
-    from holdfast.writers.directories import DirectoryUpload, DirectoryWriter
-    from holdfast.writers.directory_reader import DirectoryReader, RestoredDirectory
-    from holdfast.writers.local_state import LocalSlot
-    from holdfast.writers.owners import Owner
-    from holdfast.writers.restore import Checkpoint
-    from holdfast.writers.rocksdb import RocksDBAdapter
-    from holdfast.writers.spark_source import HoldfastDataSource as HoldfastDataSource
-    from holdfast.writers.stores import StoreAdapter, StoreReader
-    from holdfast.writers.stream import foreach_batch
-    from holdfast.writers.working_directory import WorkingDirectory, working_directory
+    from holdfast.writers.local.local_state import LocalSlot
+    from holdfast.writers.local.working_directory import WorkingDirectory, working_directory
+    from holdfast.writers.stores.canonical import StoreAdapter, StoreReader
+    from holdfast.writers.stores.reader import DirectoryReader, RestoredDirectory
+    from holdfast.writers.stores.rocksdb import RocksDBAdapter
+    from holdfast.writers.stores.writer import DirectoryUpload, DirectoryWriter
+    from holdfast.writers.task_owned import Owner
 
 __version__ = VERSION
 
@@ -62,23 +62,23 @@ _HOMES = {  # where the names are that are not imported above
     "open_savepoint": "facade",
     "rekey": "facade",
     "Catalog": "facade",
-    "CheckpointResult": "writers.attempt_content",
+    "CheckpointResult": "writers.attempt",
     "CheckpointWriter": "writers.checkpoint_writer",
     "Coordinator": "writers.coordinator",
-    "DirectoryUpload": "writers.directories",
-    "DirectoryWriter": "writers.directories",
-    "DirectoryReader": "writers.directory_reader",
-    "RestoredDirectory": "writers.directory_reader",
-    "LocalSlot": "writers.local_state",
-    "Owner": "writers.owners",
-    "Checkpoint": "writers.restore",
-    "RocksDBAdapter": "writers.rocksdb",
-    "HoldfastDataSource": "writers.spark_source",  # needs Spark
-    "StoreAdapter": "writers.stores",
-    "StoreReader": "writers.stores",
-    "foreach_batch": "writers.stream",
-    "WorkingDirectory": "writers.working_directory",
-    "working_directory": "writers.working_directory",
+    "DirectoryUpload": "writers.stores.writer",
+    "DirectoryWriter": "writers.stores.writer",
+    "DirectoryReader": "writers.stores.reader",
+    "RestoredDirectory": "writers.stores.reader",
+    "LocalSlot": "writers.local.local_state",
+    "Owner": "writers.task_owned",
+    "Checkpoint": "writers.checkpoint",
+    "RocksDBAdapter": "writers.stores.rocksdb",
+    "HoldfastDataSource": "data_source",  # needs Spark
+    "StoreAdapter": "writers.stores.canonical",
+    "StoreReader": "writers.stores.canonical",
+    "foreach_batch": "streaming",
+    "WorkingDirectory": "writers.local.working_directory",
+    "working_directory": "writers.local.working_directory",
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from holdfast import report
-from holdfast.catalog.clock import VERSION
+from holdfast.catalog.environment import VERSION
 from holdfast.catalog.errors import (
     AttemptEndedError,
     CorruptionError,
@@ -335,7 +335,8 @@ def demo(directory: Path, *, streaming: bool, seed: int | None, as_json: bool) -
     With --streaming, driver and executors are killed at random, and the state is compared with a batch run.
     Needs Java 17 and holdfast[demo]. Takes some minutes on two cores. The catalog stays, to look around in it, until the next demo.
     """
-    from holdfast.demo import command, stream_command
+    from holdfast.demo import command
+    from holdfast.demo.stream import command as stream_command
 
     sys.exit(stream_command.run(directory, as_json=as_json, seed=seed) if streaming else command.run(directory, as_json=as_json))
 

@@ -7,20 +7,22 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.catalog import arguments, delta_verify, duckdb_engine, lifecycle, paths, savepoint_rules
-from holdfast.catalog.clock import Environment, SystemEnvironment
+from holdfast.catalog import arguments, paths
 from holdfast.catalog.creation import create_catalog, open_ledger
+from holdfast.catalog.environment import Environment, SystemEnvironment
 from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError, NotFoundError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.file_checks import files_of_rows
-from holdfast.catalog.guard import GuardedStorage
-from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.ledger import delta_verify
+from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
-from holdfast.catalog.processes import this_process
+from holdfast.catalog.process_identity import this_process
 from holdfast.catalog.queries import SqlQueries
+from holdfast.catalog.rules import checkpoints, savepoints
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.storage.guard import GuardedStorage
+from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.texts import require_line
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import (
@@ -33,25 +35,26 @@ from holdfast.catalog.types import (
     Retention,
     Status,
 )
+from holdfast.catalog.views import duckdb_engine
 from holdfast.compaction.evidence import require_unneeded
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
-from holdfast.writers.beginnings import Mode, Start, beginning, open_manifest_at
+from holdfast.writers.checkpoint import Checkpoint, kept_by, numbered, open_committed, ref_of
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
+from holdfast.writers.failure_policy import Patience
 from holdfast.writers.leases import Lease
-from holdfast.writers.owners import Owner, own, release
-from holdfast.writers.patience import Patience
+from holdfast.writers.parquet.key_group_checks import rows_of_live
 from holdfast.writers.pins import Pins
-from holdfast.writers.read_groups import rows_of_live
 from holdfast.writers.registration import register_job, require_policies
-from holdfast.writers.restore import Checkpoint, kept_by, numbered, open_committed, ref_of
-from holdfast.writers.savepoint_files import spark_reader
-from holdfast.writers.savepoint_places import Disposal, dispose
-from holdfast.writers.savepoints import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at
-from holdfast.writers.stores import StoreAdapter
-from holdfast.writers.vehicles import UploadBy, state_writer
+from holdfast.writers.savepoints.content import spark_reader
+from holdfast.writers.savepoints.outside import Disposal, dispose
+from holdfast.writers.savepoints.writer import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at
+from holdfast.writers.spark.state_writer import UploadBy, state_writer
+from holdfast.writers.start import Mode, Start, beginning, open_manifest_at
+from holdfast.writers.stores.canonical import StoreAdapter
+from holdfast.writers.task_owned import Owner, own, release
 
 if TYPE_CHECKING:
     import duckdb
@@ -203,13 +206,13 @@ class Catalog:
         if note is not None:
             require_line(note, "the note of a hold")
         find = numbered(job, checkpoint_id)
-        self._transactor.run(lambda state: lifecycle.hold(state, find(state), name, note))
+        self._transactor.run(lambda state: checkpoints.hold(state, find(state), name, note))
 
     def unhold(self, job: str, checkpoint_id: int, name: str) -> None:
         """End a hold. Raises RefusedError if there is none of this name."""
         find = numbered(job, checkpoint_id)
         arguments.text(name, "the name of a hold")
-        self._transactor.run(lambda state: lifecycle.unhold(state, find(state), name))
+        self._transactor.run(lambda state: checkpoints.unhold(state, find(state), name))
 
     def drop(self, job: str, checkpoint_id: int, reason: str = "dropped by an operator") -> None:
         """The checkpoint is no longer live; its files go with the next vacuum unless others refer to them.
@@ -219,7 +222,7 @@ class Catalog:
         """
         find = numbered(job, checkpoint_id)
         require_line(reason, "the reason for a drop")
-        self._transactor.run(lambda state: lifecycle.drop(state, find(state), reason))
+        self._transactor.run(lambda state: checkpoints.drop(state, find(state), reason))
 
     def kill(self, job: str, attempt: str, reason: str = "killed by an operator") -> None:
         """End an open attempt whose process seems gone. A wrong guess is safe: that attempt's commit fails, and it may begin another.
@@ -229,7 +232,7 @@ class Catalog:
         """
         token = AttemptToken(arguments.text(attempt, "the token of an attempt"))
         require_line(reason, "the reason for a kill")
-        self._transactor.run(lambda state: lifecycle.end_attempt(state, state.job_named(job).job_id, token, Status.KILLED, reason))
+        self._transactor.run(lambda state: checkpoints.end_attempt(state, state.job_named(job).job_id, token, Status.KILLED, reason))
 
     # ---- files of tasks ----------------------------------------------------------------------------------------------
 
@@ -424,7 +427,7 @@ class Catalog:
 
         Raises RefusedError if views of the user's own have such names; UsageError, DamagedLedgerError.
         """
-        from holdfast.writers.spark_views import register_views
+        from holdfast.writers.spark.views import register_views
 
         if not hasattr(spark, "createDataFrame"):
             msg = f"{spark!r} is not a Spark session: pass the one that the views are for"
@@ -500,7 +503,7 @@ def _savepoint(state: CatalogState, job: str, name: str) -> tuple[Ref, Checkpoin
         if row.fact.is_savepoint and row.fact.name == name:
             return Ref(found.job_id, number), row.fact
     if name in found.savepoints:
-        msg = f"there is nothing to dispose of: {savepoint_rules.taken(found, name)}"
+        msg = f"there is nothing to dispose of: {savepoints.taken(found, name)}"
         raise NotFoundError(msg)
     names = ", ".join(repr(row.fact.name) for row in found.live.values() if row.fact.is_savepoint) or "none"
     msg = f"job {job!r} has no savepoint named {name!r}; it has: {names}"

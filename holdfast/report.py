@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the command line prints its help by this module, and needs 
     from holdfast.compaction.vacuum import VacuumReport
     from holdfast.compaction.verify import VerifyReport
     from holdfast.facade import Catalog
-    from holdfast.writers.savepoint_places import Disposal
+    from holdfast.writers.savepoints.outside import Disposal
 
 _SPACE = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
 EXPLAIN = re.compile(rf"{_SPACE}*EXPLAIN\b({_SPACE}+ANALYZE\b)?({_SPACE}*\(({_SPACE}*(ANALYZE|FORMAT\s+\w+)\s*,?)+\))?", re.I | re.S)
@@ -134,7 +134,7 @@ OWNERS_QUERY = """
 
 
 def disposal_lines(disposal: "Disposal", job: str) -> Iterator[str]:
-    from holdfast.writers.savepoint_places import Found
+    from holdfast.writers.savepoints.outside import Found
 
     yield f"disposed of savepoint {disposal.name!r} of job {job!r}"
     what = f"deleted {counted(disposal.deleted_files, 'file')} in {disposal.path}"

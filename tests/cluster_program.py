@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from holdfast.catalog.errors import DamagedFileError
 from holdfast.writers.increments import chunks_of
-from holdfast.writers.spark_files import state_info
-from holdfast.writers.spark_native import NativeVehicle
-from holdfast.writers.spark_read import read_state
-from holdfast.writers.spark_streamed import StreamedVehicle
+from holdfast.writers.spark.file_jobs import state_info
+from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.read import read_state
+from holdfast.writers.spark.streamed import StreamedVehicle
 from holdfast.writers.upload import Vehicle
 from tests.spark_support import build_session, context_for, file_rows, new_storage, row_texts
 

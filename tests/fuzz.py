@@ -38,12 +38,12 @@ from holdfast.catalog.facts import KINDS
 from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.marker import read_marker
 from holdfast.catalog.state_schema import for_engine, parse_schema
-from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, Role, Scope, StoredFile
-from holdfast.writers import group_digests
-from holdfast.writers.blob_cache import BlobCache
-from holdfast.writers.directory_acks import decode_ack, sealed
-from holdfast.writers.local_state import LocalShare, LocalState
+from holdfast.writers.local.blob_cache import BlobCache
+from holdfast.writers.local.local_state import LocalShare, LocalState
+from holdfast.writers.spark import group_digests
+from holdfast.writers.stores.ack_codec import decode_ack, sealed
 from tests.golden import make
 from tests.support.hostile import (
     Draw,
@@ -127,10 +127,10 @@ def schemas(sandbox: Sandbox, draw: Draw) -> None:
     import duckdb
     from pyspark.sql.types import StructType
 
-    from holdfast.catalog.duckdb_engine import query
     from holdfast.catalog.types import StateInfo
-    from holdfast.writers.duckdb_read import state_sql
-    from holdfast.writers.read_plan import plan_reading
+    from holdfast.catalog.views.duckdb_engine import query
+    from holdfast.writers.parquet.duckdb_read import state_sql
+    from holdfast.writers.parquet.plan import plan_reading
 
     text = json.dumps(mutated(draw, SCHEMA, sandbox))
     try:

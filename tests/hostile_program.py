@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 import holdfast
-from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.environment import SystemEnvironment
+from holdfast.catalog.storage.local import LocalStorage
 from holdfast.demo.sessions import link_spark_home
 from holdfast.facade import Catalog
 from tests.spark_support import build_session, row_texts, session_settings

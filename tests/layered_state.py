@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 
 from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.types import Chunk, FileId, Role, Scope, StateInfo
-from holdfast.writers.parquet_layout import digest_all, footer_of, parts_of
-from holdfast.writers.spark_read import read_state
+from holdfast.writers.parquet.layout import digest_all, footer_of, parts_of
+from holdfast.writers.spark.read import read_state
 
 
 class LayeredState:

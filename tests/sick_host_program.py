@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import holdfast
 from holdfast.demo.sessions import link_spark_home
-from holdfast.writers import spark_groups
+from holdfast.writers.spark import changed_groups as groups_writer
 from tests.spark_support import build_session
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound
@@ -157,7 +157,7 @@ def main(directory: Path) -> None:
     os.environ["SPARK_HOME"] = str(link_spark_home(directory))
     spark = build_session("local-cluster[1,2,1024]", {"spark.local.dir": str(directory / "local")})
     spark.dataSource.register(holdfast.HoldfastDataSource)
-    spark_groups.ROWS_HERE = 0  # by tasks, however few
+    groups_writer.ROWS_HERE = 0  # by tasks, however few
     with holdfast.open(host.root, create=True) as catalog:
         with catalog.coordinate("j") as job, job.checkpoint() as cp:
             cp.write("x", rows(spark), key=["k"], mode="changed-groups")

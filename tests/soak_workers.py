@@ -10,15 +10,15 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.environment import SystemEnvironment
+from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, KeepLast
 from holdfast.facade import open_catalog
-from holdfast.writers.beginnings import Beginning
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.registration import register_job
+from holdfast.writers.start import Beginning
 from tests.support.world import FakeStateWriter
 
 JOB = "soak"

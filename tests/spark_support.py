@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.catalog.storage_local import LocalStorage, make_root
+from holdfast.catalog.storage.local import LocalStorage, make_root
 from holdfast.catalog.types import AttemptToken, CheckpointId, CheckpointMetaData, JobId, Role
 from holdfast.demo.sessions import YOUNG_JVM
 from holdfast.writers.upload import UploadContext

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.catalog import job_rules, lifecycle, paths
-from holdfast.catalog.commit_facts import CommitRequest
+from holdfast.catalog import paths
+from holdfast.catalog.rules import checkpoints, jobs
+from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import Ref
 from holdfast.catalog.types import AttemptToken, Role, Scope, Status, StoredFile
 from tests.support.front_door import LARGE, ask, contents
@@ -48,8 +49,8 @@ def test_the_ledger_refuses_a_line_that_goes_on_from_a_savepoint(catalog: holdfa
         ref = Ref(job.job_id, job.savepoint("mine").checkpoint_id)
         transactor = catalog._transactor
         with pytest.raises(holdfast.RefusedError, match="cannot go on from a savepoint itself"):
-            transactor.run(lambda state: job_rules.start(state, job.job_id, ref))
-        opened = transactor.run(lambda state: lifecycle.open_checkpoint(state, job.job_id, job.epoch, AttemptToken("0" * 16), ref))
+            transactor.run(lambda state: jobs.start(state, job.job_id, ref))
+        opened = transactor.run(lambda state: checkpoints.open_checkpoint(state, job.job_id, job.epoch, AttemptToken("0" * 16), ref))
         manifest = job.latest().manifest  # type: ignore[union-attr]
         request = CommitRequest(
             attempt=opened.attempt,
@@ -65,8 +66,8 @@ def test_the_ledger_refuses_a_line_that_goes_on_from_a_savepoint(catalog: holdfa
             retention=holdfast.KeepAll(),
         )
         with pytest.raises(holdfast.RefusedError, match="takes over chunks of a savepoint"):
-            transactor.run(lambda state: lifecycle.commit_checkpoint(state, job.job_id, request))
-        transactor.run(lambda state: lifecycle.end_attempt(state, job.job_id, opened.attempt, Status.ABORTED, None))
+            transactor.run(lambda state: checkpoints.commit_checkpoint(state, job.job_id, request))
+        transactor.run(lambda state: checkpoints.end_attempt(state, job.job_id, opened.attempt, Status.ABORTED, None))
     assert {chunk.role for chunk in manifest.chunks} == {Role.BASE}
 
 

@@ -10,8 +10,8 @@ from threading import Barrier, Event, Thread
 import pytest
 
 from holdfast.catalog.errors import DamagedFileError, UsageError, WorkingDirectoryError
-from holdfast.writers.blob_cache import BlobCache, BlobFigures
-from holdfast.writers.local_files import STAGING, LocalFiles
+from holdfast.writers.local.blob_cache import BlobCache, BlobFigures
+from holdfast.writers.local.disk import STAGING, LocalFiles
 from tests.support.faults import MODES, Crash, Faults, LostResponseError
 from tests.support.vanishing import RefusingFiles, VanishingFiles, assert_deleting_changes_nothing, delete_all, read_at_once
 from tests.support.world import FakeEnvironment

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.catalog.ledger_memory import MemoryLedger
+from holdfast.catalog.ledger.memory import MemoryLedger
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
 from tests.support.invariants import assert_catalog_sound

@@ -9,10 +9,10 @@ import pytest
 import holdfast
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.types import ChainLimit, KeepAll, Role
-from holdfast.writers import spark_groups
-from holdfast.writers.group_digests import decode
-from holdfast.writers.spark_digests import group_digests, row_hash
-from holdfast.writers.spark_frame import keyed, with_plain_names
+from holdfast.writers.spark import changed_groups
+from holdfast.writers.spark.frames import keyed, with_plain_names
+from holdfast.writers.spark.group_digests import decode
+from holdfast.writers.spark.row_digests import group_digests, row_hash
 from tests.spark_support import context_for, row_texts, session_settings
 from tests.vehicle_contract import MANY_TYPES
 
@@ -116,7 +116,7 @@ def test_a_state_that_is_the_same_costs_nothing(spark, job, catalog):
 
 @pytest.mark.parametrize("rows_here", [1000, 0], ids=["few", "many"])
 def test_a_chunk_spans_no_group_that_was_not_written(spark, streamed_job, rows_here, monkeypatch):
-    monkeypatch.setattr(spark_groups, "ROWS_HERE", rows_here)
+    monkeypatch.setattr(changed_groups, "ROWS_HERE", rows_here)
     df = rows(spark, range(100))
     before, _ = write(streamed_job, df)
     changed = with_text(df, ids_in(spark, df, {1, 2, 5, 7}), "b")
@@ -128,8 +128,8 @@ def test_a_chunk_spans_no_group_that_was_not_written(spark, streamed_job, rows_h
 
 
 def test_many_rows_go_to_several_files_and_no_group_to_two(spark, streamed_job, monkeypatch):
-    monkeypatch.setattr(spark_groups, "ROWS_HERE", 0)
-    monkeypatch.setattr(spark_groups, "FILE_ROWS", 20)
+    monkeypatch.setattr(changed_groups, "ROWS_HERE", 0)
+    monkeypatch.setattr(changed_groups, "FILE_ROWS", 20)
     df = rows(spark, range(100))
     before, _ = write(streamed_job, df)
     changed = with_text(df, ids_in(spark, df, {0, 1, 2, 3, 4, 6}), "b")
@@ -173,7 +173,7 @@ def test_chunks_that_are_hidden_whole_are_no_longer_the_checkpoints(spark, strea
 @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
 @pytest.mark.parametrize("rows_here", [1000, 0], ids=["few", "many"])
 def test_all_types_and_odd_names_come_back_as_they_were(spark, streamed_job, zone, rows_here, monkeypatch):
-    monkeypatch.setattr(spark_groups, "ROWS_HERE", rows_here)
+    monkeypatch.setattr(changed_groups, "ROWS_HERE", rows_here)
     job = streamed_job
     with session_settings(spark, {"spark.sql.session.timeZone": zone}):
         flat = [f for f in spark.sql(MANY_TYPES).schema.fields if f.name not in ("struct", "array", "map")]
@@ -349,7 +349,7 @@ def test_a_key_of_several_columns_is_unique_as_a_whole_and_names_may_be_odd(spar
 @pytest.mark.parametrize("is_first", [True, False], ids=["in full", "some groups"])
 def test_a_plan_that_gives_other_rows_when_it_runs_again_is_refused(spark, streamed_job, is_first, rows_here, monkeypatch):
     """Digests of the one run with rows of the other would let a later checkpoint keep rows that it should not."""
-    monkeypatch.setattr(spark_groups, "ROWS_HERE", rows_here)
+    monkeypatch.setattr(changed_groups, "ROWS_HERE", rows_here)
     df = rows(spark)
     if not is_first:
         write(streamed_job, df)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.catalog.errors import DamagedFileError, UsageError
 from holdfast.catalog.types import ChainLimit, KeepAll, Role
-from holdfast.writers import spark_changes
+from holdfast.writers.spark import change_sets
 from tests.spark_support import row_texts, session_settings
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -266,7 +266,7 @@ def test_changes_above_changed_groups_and_back(spark, job):
     ids=["upserts", "deletes", "both", "nulls", "many"],
 )
 def test_a_key_that_is_there_twice_is_named(spark, job, monkeypatch, rows_here, upserts, deletes, said):
-    monkeypatch.setattr(spark_changes, "ROWS_HERE", rows_here)
+    monkeypatch.setattr(change_sets, "ROWS_HERE", rows_here)
     full(job, base(spark))
     given = frame(spark, upserts) if upserts else None, frame(spark, deletes, "id int") if deletes else None
     with pytest.raises(UsageError, match="a key may be there once, and these are more than once: ") as raised:

@@ -7,13 +7,13 @@ from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.catalog import duckdb_engine
 from holdfast.catalog import facts as f
 from holdfast.catalog.queries import SqlQueries
 from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.types import Purpose, Scope, Status
-from holdfast.catalog.views import VIEWS, Engine, views_for
-from holdfast.writers.spark_views import register_views
+from holdfast.catalog.views import duckdb_engine
+from holdfast.catalog.views.definitions import VIEWS, Engine, views_for
+from holdfast.writers.spark.views import register_views
 from tests.spark_support import session_settings
 from tests.support.history import SMALL_LEDGER, T0, J, K, committed, end, ended, file, handle, history, manifest, opened
 

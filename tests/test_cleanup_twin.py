@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.catalog import duckdb_engine
 from holdfast.catalog.cleanup import GarbageFile, References, find_garbage
 from holdfast.catalog.facts import Fact
 from holdfast.catalog.schema import Operation, to_table
+from holdfast.catalog.views import duckdb_engine
 from tests.model import history
 from tests.support.model_ports import NOW
 

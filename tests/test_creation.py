@@ -10,13 +10,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import holdfast
-from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, CorruptionError, DamagedLedgerError, FormatError, NotFoundError
-from holdfast.catalog.ledger_delta import CONFIGURATION, DeltaLedger
+from holdfast.catalog.ledger.delta import CONFIGURATION, DeltaLedger
 from holdfast.catalog.marker import Marker
 from holdfast.catalog.schema import FORMAT_VERSION, SCHEMA
-from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.storage.local import open_storage
 from tests.support.faults import Crash, Faults
 from tests.support.faulty_storage import FaultyStorage
 

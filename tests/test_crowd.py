@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.catalog import job_rules, turns
-from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import open_transactor
-from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.environment import SystemEnvironment
+from holdfast.catalog.ledger import turns
+from holdfast.catalog.rules import jobs
+from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.types import JobId
 from tests.support.invariants import assert_catalog_sound
 
@@ -36,9 +37,9 @@ def commit_rounds(root: Path, names: list[str], moment: Any, done: Any) -> None:
             moment.wait()
             try:
                 if round_ == 0:
-                    transactor.run(lambda state: job_rules.register(state, job_id, name, 128))
+                    transactor.run(lambda state: jobs.register(state, job_id, name, 128))
                 else:
-                    transactor.run(lambda state: job_rules.start(state, job_id, None))
+                    transactor.run(lambda state: jobs.start(state, job_id, None))
             except Exception as error:
                 failures.append(f"{name} in round {round_}: {error!r}")
 

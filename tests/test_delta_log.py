@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.catalog import delta_checkpoint, delta_entry, delta_log, delta_tail, job_rules
-from holdfast.catalog.clock import SystemEnvironment
-from holdfast.catalog.delta_checkpoint import LAST_CHECKPOINT
-from holdfast.catalog.delta_entry import DamagedCommitError, TornCommitError, parse_commit
-from holdfast.catalog.delta_log import commit_name
-from holdfast.catalog.delta_tail import LedgerRepairWarning
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import AlreadyExistsError, DamagedLedgerError
-from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.ledger import delta_checkpoint, delta_entry, delta_log, log_repair
+from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.delta_checkpoint import LAST_CHECKPOINT
+from holdfast.catalog.ledger.delta_entry import DamagedCommitError, TornCommitError, parse_commit
+from holdfast.catalog.ledger.delta_log import commit_name
+from holdfast.catalog.ledger.log_repair import LedgerRepairWarning
+from holdfast.catalog.rules import jobs
 from holdfast.catalog.schema import SCHEMA
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId
@@ -227,7 +228,7 @@ def test_what_is_kept_of_a_commit_does_not_depend_on_its_name_staying(short: Pat
 
     plain.write_bytes(torn)
     monkeypatch.setattr(os, "link", link_or_fail)
-    delta_tail.mend(_log(short), delta_tail.examine(_log(short)))
+    log_repair.mend(_log(short), log_repair.examine(_log(short)))
     assert [path.read_bytes() for path in _log(short).glob(f".{plain.name}.*.kept")] == [torn]
 
 
@@ -283,10 +284,10 @@ def test_a_mending_that_dies_between_two_commits_is_finished_by_the_next(
         mended.append(target.name)
         return replace(path, target)
 
-    plan = delta_tail.examine(_log(short))
+    plan = log_repair.examine(_log(short))
     with monkeypatch.context() as patched, pytest.raises(Died):
         patched.setattr(Path, "replace", replace_or_die)
-        delta_tail.mend(_log(short), plan)
+        log_repair.mend(_log(short), plan)
     assert mended == [commit_name(version) for version in (3, 2, 1)][:done]
     with pytest.warns(LedgerRepairWarning):
         ledger = _mended(short)
@@ -295,7 +296,7 @@ def test_a_mending_that_dies_between_two_commits_is_finished_by_the_next(
 
 def test_each_void_commit_is_made_durable_before_the_next_and_before_opening_goes_on(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _empty(_commit(short, 2))
-    plan = delta_tail.examine(_log(short))
+    plan = log_repair.examine(_log(short))
     steps: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
@@ -309,7 +310,7 @@ def test_each_void_commit_is_made_durable_before_the_next_and_before_opening_goe
 
     monkeypatch.setattr(os, "fsync", recorded_fsync)
     monkeypatch.setattr(Path, "replace", recorded_replace)
-    delta_tail.mend(_log(short), plan)
+    log_repair.mend(_log(short), plan)
     kept = [".tmp", ""]
     assert steps == [*kept, ".tmp", commit_name(3), "", *kept, ".tmp", commit_name(2), ""]
 
@@ -317,12 +318,12 @@ def test_each_void_commit_is_made_durable_before_the_next_and_before_opening_goe
 def test_a_commit_that_was_mended_meanwhile_is_not_replaced(short: Path) -> None:
     """Two processes open the ledger after a power loss; the first has mended it, and gone on, when the second's turn comes."""
     _empty(_commit(short, 2))
-    plan = delta_tail.examine(_log(short))
+    plan = log_repair.examine(_log(short))
     with pytest.warns(LedgerRepairWarning):
         first = _mended(short)
     put(first, dropped(2), key="job/a", operation_id="again")
     before = _everything(short)
-    delta_tail.mend(_log(short), plan)
+    log_repair.mend(_log(short), plan)
     assert _everything(short) == before
 
 
@@ -428,7 +429,7 @@ def test_a_delta_checkpoint_of_a_live_writer_is_none_of_the_opening_s_business(l
             assert delta_checkpoint.make(log, 20)
         return found
 
-    monkeypatch.setattr(delta_tail, "checkpoint_versions", list_then_write)
+    monkeypatch.setattr(log_repair, "checkpoint_versions", list_then_write)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert _seqs(DeltaLedger.open(long)) == list(range(1, VERSIONS + 1))
@@ -538,14 +539,14 @@ def test_a_hint_of_any_content_is_only_a_hint(long: Path, text: str) -> None:
 def test_names_that_look_like_the_end_of_an_entry_are_not_told_apart_by_it(tmp_path: Path) -> None:
     transactor = Transactor(DeltaLedger.create(tmp_path / "ledger", catalog_id="c0ffee"), SystemEnvironment())
     for n, name in enumerate(("a}}", "tpl-{{x}}-run", "}")):
-        transactor.run(lambda state, n=n, name=name: job_rules.register(state, JobId(f"j-{n:08x}"), name, 1))
+        transactor.run(lambda state, n=n, name=name: jobs.register(state, JobId(f"j-{n:08x}"), name, 1))
         data = _commit(tmp_path / "ledger", n + 1).read_bytes()
         assert parse_commit(n + 1, data).keys == {f"holdfast/job/j-{n:08x}", f"holdfast/name/{name.replace('}', '%7D')}"}
         for length in range(len(data)):
             with pytest.raises(TornCommitError):
                 parse_commit(n + 1, data[:length])
     with pytest.raises(AlreadyExistsError):
-        transactor.run(lambda state: job_rules.register(state, JobId("j-0000000f"), "a}}", 1))
+        transactor.run(lambda state: jobs.register(state, JobId("j-0000000f"), "a}}", 1))
 
 
 def test_the_first_commit_says_what_its_table_is_and_a_torn_one_says_nothing(short: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from holdfast.catalog.errors import UsageError
-from holdfast.catalog.storage_memory import MemoryStorage
+from holdfast.catalog.storage.memory import MemoryStorage
 from holdfast.demo.audit import Kill, Result, find_problems
 from holdfast.demo.command import lines, require_installed
 from holdfast.demo.flights import FLIGHTS, WEEKS, count_week, prepare, week_file, write_weeks

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.catalog.clock import SystemEnvironment
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
 from holdfast.catalog.facts import Acknowledged
 from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack
-from holdfast.writers.directory_acks import decode_ack, sealed
-from holdfast.writers.directory_files import files_of
-from holdfast.writers.directory_reader import directory_reader, new_directory
-from holdfast.writers.directory_shares import DirectoryShares
-from holdfast.writers.patience import Patience
+from holdfast.writers.failure_policy import Patience
+from holdfast.writers.stores.ack_codec import decode_ack, sealed
+from holdfast.writers.stores.reader import directory_reader, new_directory
+from holdfast.writers.stores.shares import DirectoryShares
+from holdfast.writers.stores.snapshot import files_of
 from tests.support.invariants import assert_catalog_sound
 from tests.support.mutants import replaced
 from tests.support.stores import taking

@@ -10,10 +10,10 @@ from itertools import count, takewhile
 
 import pytest
 
+from holdfast.catalog import manifest_store
 from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, RefusedError
 from holdfast.catalog.types import KeepAll, KeepLast, Purpose
-from holdfast.writers import manifest_file
-from holdfast.writers.beginnings import Mode
+from holdfast.writers.start import Mode
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.scenes import BIG, resume
 from tests.support.store_mutants import OF_STORES, UNSEEN
@@ -220,6 +220,6 @@ STORIES: dict[str, Callable[[], None]] = {
 @pytest.mark.parametrize("name", [*OF_STORES, *UNSEEN])
 def test_without_its_rule_the_story_ends_badly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # What a manifest may say is looked at as well, before it is written, and again when it is read.
-    monkeypatch.setattr(manifest_file, "require_sound", lambda *_: None)
+    monkeypatch.setattr(manifest_store, "require_sound", lambda *_: None)
     with {**OF_STORES, **UNSEEN}[name].without(), pytest.raises((AssertionError, DamagedFileError)):
         STORIES[name]()

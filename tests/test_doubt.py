@@ -10,9 +10,9 @@ from holdfast.catalog.facts import Fact
 from holdfast.catalog.ledger import Ledger, LoggedCommit
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.transactions import READ_TRIES
-from holdfast.writers.beginnings import Beginning
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
+from holdfast.writers.start import Beginning
 from tests.support.invariants import assert_catalog_sound
 from tests.support.world import KEEP_ONE, World
 

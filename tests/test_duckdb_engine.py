@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.catalog.duckdb_engine import lock, offline_connection
+from holdfast.catalog.views.duckdb_engine import lock, offline_connection
 
 SPILLS = """
 import sys
-from holdfast.catalog.duckdb_engine import lock, offline_connection
+from holdfast.catalog.views.duckdb_engine import lock, offline_connection
 connection = offline_connection(threads=1, memory_bytes=256 * 1024 * 1024)
 connection.execute("SET enable_progress_bar = false")
 lock(connection, "/")

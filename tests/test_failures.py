@@ -13,10 +13,10 @@ from typing import BinaryIO
 import pytest
 
 import holdfast
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Status
-from holdfast.writers import failures
-from holdfast.writers.failures import explained, is_of_spark
+from holdfast.writers import engine_errors
+from holdfast.writers.engine_errors import explained, is_of_spark
 from tests.support.scenes import BIG, resume
 from tests.support.world import World, write_states
 
@@ -43,7 +43,7 @@ class NumberFormatException(FakeSparkError):
 
 
 WORKER = 'Traceback (most recent call last):\n  File "/opt/pyspark.zip/pyspark/worker.py", line 9, in main\n    process()\n'
-OURS = '  File "/opt/site-packages/holdfast/writers/directories.py", line 9, in wait\n    self.cancel()\n'
+OURS = '  File "/opt/site-packages/holdfast/writers/stores/writer.py", line 9, in wait\n    self.cancel()\n'
 THEIRS = '  File "/home/jobs/directories.py", line 9, in fit\n    go()\n'
 
 
@@ -126,7 +126,7 @@ def test_an_upload_of_directories_in_a_task_may_be_tolerated_unless_its_own_erro
 
 def test_a_frame_of_any_file_of_the_writers_is_ours() -> None:
     """Decided by folder: a file that is added, moved or renamed is ours as well."""
-    package = Path(failures.__file__).parent
+    package = Path(engine_errors.__file__).parent
     for file in package.rglob("*.py"):
         ours = f'File "/opt/site-packages/holdfast/writers/{file.relative_to(package)}", line 9, in wait'
         assert is_of_spark(PythonException(f"{WORKER}{ours}\nOSError: gone")), file
@@ -135,7 +135,7 @@ def test_a_frame_of_any_file_of_the_writers_is_ours() -> None:
 def test_a_failure_of_the_users_own_functions_is_none_of_sparks() -> None:
     """Only what a job may tolerate is Spark's own: a task that was lost, an upload that failed in it."""
     assert is_of_spark(FakeSparkError("Job aborted due to stage failure: executor lost"))
-    assert is_of_spark(PythonException('File "holdfast/writers/spark_streamed.py", line 90\nOSError: gone'))
+    assert is_of_spark(PythonException('File "holdfast/writers/spark/streamed.py", line 90\nOSError: gone'))
     assert not is_of_spark(PythonException('File "theirs.py", line 1\nKeyError: 1'))
     assert not is_of_spark(FakeSparkError("Job aborted: org.apache.spark.api.python.PythonException: KeyError: 1"))
     assert not is_of_spark(AnalysisException("no such column"))

@@ -15,17 +15,18 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast import cli
-from holdfast.catalog import duckdb_engine, paths
+from holdfast.catalog import paths
 from holdfast.catalog.errors import CorruptionError
 from holdfast.catalog.manifest import CHUNKS, attempt_in, decode, encode
 from holdfast.catalog.parquet_pages import unpacked_bytes
 from holdfast.catalog.storage import StoredObject
 from holdfast.catalog.texts import escaped
 from holdfast.catalog.types import Role, StateInfo
+from holdfast.catalog.views import duckdb_engine
 from holdfast.report import print_json, print_lines
-from holdfast.writers import group_digests
-from holdfast.writers.duckdb_read import state_sql
-from holdfast.writers.read_plan import plan_reading
+from holdfast.writers.parquet.duckdb_read import state_sql
+from holdfast.writers.parquet.plan import plan_reading
+from holdfast.writers.spark import group_digests
 from tests.golden import make
 from tests.support.front_door import LARGE, ask
 from tests.support.hostile import opened_manifest, resealed, sealed_manifest
@@ -193,8 +194,8 @@ def test_the_connection_of_a_catalog_opens_no_file_outside_of_it(catalog: holdfa
 @pytest.mark.xdist_group("spark")
 def test_file_names_are_literals_for_spark_and_schemas_have_no_defaults(spark, tmp_path: Path) -> None:
     """A name that ends the text it stands in called any static method of Java; a default of a column is SQL that Spark runs."""
-    from holdfast.writers.read_plan import Scan
-    from holdfast.writers.spark_read import _with_rank, state_schema
+    from holdfast.writers.parquet.plan import Scan
+    from holdfast.writers.spark.read import _with_rank, state_schema
 
     spark.range(3).coalesce(1).write.parquet(str(tmp_path / "rows"))
     (real,) = (path.name for path in (tmp_path / "rows").glob("*.parquet"))

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.catalog.errors import AddressError
 from holdfast.catalog.storage import Storage, read_committed
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage.local import LocalStorage
 from tests.support.front_door import LARGE
 
 GROWN_BYTES = 1 << 40  # sparse: takes no room, and all memory if somebody reads it

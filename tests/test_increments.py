@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import job_rules, lifecycle, paths
-from holdfast.catalog.commit_facts import CommitRequest
+from holdfast.catalog import paths
 from holdfast.catalog.errors import RefusedError, UsageError
+from holdfast.catalog.manifest_store import load_committed
+from holdfast.catalog.rules import checkpoints, jobs
+from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import (
     AttemptToken,
@@ -25,9 +27,8 @@ from holdfast.catalog.types import (
     StateInfo,
     StoredFile,
 )
-from holdfast.writers.group_digests import GroupDigest, changed_groups, decode, encode, runs, total
 from holdfast.writers.increments import ParentState, too_many_changes, too_many_groups
-from holdfast.writers.manifest_file import load_committed
+from holdfast.writers.spark.group_digests import GroupDigest, changed_groups, decode, encode, runs, total
 from tests.support.scenes import resume
 from tests.support.world import World
 
@@ -139,7 +140,7 @@ def test_a_commit_writes_the_change_and_no_more() -> None:
     job = JobId("flights-00000001")
     state = CatalogState(handles_of="*")
 
-    def say(transaction: lifecycle.Transaction):
+    def say(transaction: checkpoints.Transaction):
         state.apply(transaction.facts)
         return transaction.facts, transaction.result
 
@@ -157,15 +158,15 @@ def test_a_commit_writes_the_change_and_no_more() -> None:
             progress=None,
             retention=KeepLast(1),
         )
-        return say(lifecycle.commit_checkpoint(state, job, request))[0]
+        return say(checkpoints.commit_checkpoint(state, job, request))[0]
 
-    say(job_rules.register(state, job, "flights", 32_768))
-    _, epoch = say(job_rules.start(state, job, None))
+    say(jobs.register(state, job, "flights", 32_768))
+    _, epoch = say(jobs.start(state, job, None))
     base = [replace(chunk(0, (0, 7)), file_id=FileId(f"base-{n}")) for n in range(handles)]
     one, two = AttemptToken("1" * 16), AttemptToken("2" * 16)
-    say(lifecycle.open_checkpoint(state, job, epoch, one, None))
+    say(checkpoints.open_checkpoint(state, job, epoch, one, None))
     commit(one, base, base)
-    say(lifecycle.open_checkpoint(state, job, epoch, two, Ref(job, CheckpointId(1))))
+    say(checkpoints.open_checkpoint(state, job, epoch, two, Ref(job, CheckpointId(1))))
     own = [replace(chunk(1, (0, 7)), file_id=FileId(f"new-{n}")) for n in range(changed)]
     facts = commit(two, [*base[changed:], *own], own)
     ends = [fact for fact in facts if isinstance(fact, f.HandleEnded)]

@@ -7,12 +7,12 @@ import pytest
 
 from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
 from holdfast.catalog.key_groups import groups_of
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Role
-from holdfast.writers.spark_files import state_info
-from holdfast.writers.spark_native import NativeVehicle
-from holdfast.writers.spark_read import read_state
-from holdfast.writers.spark_streamed import StreamedVehicle
+from holdfast.writers.spark.file_jobs import state_info
+from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.read import read_state
+from holdfast.writers.spark.streamed import StreamedVehicle
 from tests.spark_support import context_for, file_rows, new_storage, row_texts, session_settings
 from tests.vehicle_contract import note_run
 

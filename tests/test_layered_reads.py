@@ -10,15 +10,16 @@ import pytest
 
 from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.layers import seen_chunks
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Role
-from holdfast.writers import read_plan, spark_merge
-from holdfast.writers.duckdb_read import read_duckdb
 from holdfast.writers.increments import chunks_of
-from holdfast.writers.read_plan import Scan, as_one, together
-from holdfast.writers.spark_files import state_info
-from holdfast.writers.spark_native import NativeVehicle
-from holdfast.writers.spark_read import read_state
+from holdfast.writers.parquet import plan
+from holdfast.writers.parquet.duckdb_read import read_duckdb
+from holdfast.writers.parquet.plan import Scan, as_one, together
+from holdfast.writers.spark import merge
+from holdfast.writers.spark.file_jobs import state_info
+from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.read import read_state
 from tests.layered_state import LayeredState
 from tests.spark_support import context_for, file_rows, new_storage, row_texts, session_settings
 from tests.vehicle_contract import MANY_TYPES
@@ -111,7 +112,7 @@ class History:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_history_reads_as_its_rows(spark, tmp_path, monkeypatch, seed, join):
     if join == "shuffled":
-        monkeypatch.setattr(spark_merge, "BROADCAST_BYTES", -1)
+        monkeypatch.setattr(merge, "BROADCAST_BYTES", -1)
     history = History(spark, LocalStorage(tmp_path), seed)
     kept = history.state.read(spark, verify=seed % 2 == 0)
     assert kept.columns == SCHEMA.names
@@ -182,7 +183,7 @@ def test_upserts_that_nothing_lies_above_are_not_joined(spark, tmp_path, roles):
 @pytest.mark.parametrize("layers_in_a_scan", [1, 2, 32])
 @pytest.mark.parametrize("top", [Role.UPSERTS, Role.DELETES])
 def test_of_many_layers_the_highest_says_what_a_key_is_worth(spark, tmp_path, monkeypatch, layers_in_a_scan, top):
-    monkeypatch.setattr(read_plan, "LAYERS_IN_A_SCAN", layers_in_a_scan)
+    monkeypatch.setattr(plan, "LAYERS_IN_A_SCAN", layers_in_a_scan)
     state = layered(spark, new_storage(tmp_path / "s"), *[Role.UPSERTS] * 4, Role.DELETES, *[Role.UPSERTS] * 3, top)
     assert [row._layer for row in state.read(spark).collect()] == ([9] if top is Role.UPSERTS else [])
 
@@ -231,7 +232,7 @@ def test_no_setting_of_the_session_changes_what_is_read(spark, tmp_path, setting
 @pytest.mark.parametrize("join", ["broadcast", "shuffled"])
 def test_keys_of_every_type_meet_their_changes(spark, tmp_path, monkeypatch, join):
     if join == "shuffled":
-        monkeypatch.setattr(spark_merge, "BROADCAST_BYTES", -1)
+        monkeypatch.setattr(merge, "BROADCAST_BYTES", -1)
     storage = LocalStorage(tmp_path)
     df = spark.sql(MANY_TYPES)
     key = tuple(name for name in df.columns if name not in ("id", "map"))

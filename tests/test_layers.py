@@ -16,7 +16,7 @@ from holdfast.catalog.layers import (
     seen_groups,
 )
 from holdfast.catalog.types import Chunk, FileId, Role, Scope
-from holdfast.writers.read_plan import plan_reading
+from holdfast.writers.parquet.plan import plan_reading
 
 GROUPS = 8
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.catalog import delta_checkpoint, delta_entry, delta_log, ledger_delta
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FencedError
-from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError
-from holdfast.catalog.ledger_delta import DeltaLedger
-from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
+from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError, delta, delta_checkpoint, delta_entry, delta_log
+from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
 from tests.ledger_contract import Harness, LedgerContract, dropped, gone, put
 from tests.support.faults import Crash, Faults, LostResponseError
 from tests.support.faulty_ledger import FaultyLedger
@@ -138,7 +137,7 @@ class TestDeltaLedger(LedgerContract):
             raise DamagedLedgerError("too many open files")
 
         writer, reader = harness.open(), harness.open()
-        monkeypatch.setattr(ledger_delta, "load", fails)
+        monkeypatch.setattr(delta, "load", fails)
         for seq in range(1, 25):
             put(writer, dropped(seq), key="job/a")
             assert [c.version for c in writer.refresh()] == [seq]

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast.catalog import delta_data
-from holdfast.catalog.delta_verify import check_files
 from holdfast.catalog.errors import CorruptionError, DamagedLedgerError
+from holdfast.catalog.ledger import delta_data
+from holdfast.catalog.ledger.delta_verify import check_files
 from tests.support.small_catalog import SmallCatalog, make
 
 ROUNDS = int(os.environ.get("ROUNDS", "500"))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import open_ledger
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.marker import read_marker
 from holdfast.catalog.storage import PassingStorage
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage.local import LocalStorage
 from holdfast.facade import Catalog
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound, assert_clean

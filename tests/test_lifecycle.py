@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import job_rules, lifecycle, paths
+from holdfast.catalog import paths
 from holdfast.catalog.cleanup import References, find_garbage
-from holdfast.catalog.commit_facts import CommitRequest
-from holdfast.catalog.commit_rule import by_identity, handle_changes, retired
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, NotFoundError, RefusedError
-from holdfast.catalog.lifecycle import Transaction
+from holdfast.catalog.rules import checkpoints, jobs
+from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules.commit_facts import CommitRequest
+from holdfast.catalog.rules.handles import by_identity, handle_changes, retired
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.types import (
     AttemptToken,
@@ -59,8 +60,8 @@ class History:
     def __init__(self) -> None:
         self.references = References()
         self.tokens = 100
-        self.say(job_rules.register(self.state, JOB, "flights", 128))
-        self.epoch = self.say(job_rules.start(self.state, JOB, None))
+        self.say(jobs.register(self.state, JOB, "flights", 128))
+        self.epoch = self.say(jobs.start(self.state, JOB, None))
 
     @property
     def state(self) -> CatalogState:
@@ -82,7 +83,7 @@ class History:
     def open(self, parent: int | None = None) -> AttemptToken:
         attempt = self.new_token()
         ref = None if parent is None else Ref(JOB, CheckpointId(parent))
-        self.say(lifecycle.open_checkpoint(self.state, JOB, self.epoch, attempt, ref))
+        self.say(checkpoints.open_checkpoint(self.state, JOB, self.epoch, attempt, ref))
         return attempt
 
     def request(self, attempt: AttemptToken, *names: str, retention: Retention = KeepAll()) -> CommitRequest:
@@ -109,7 +110,7 @@ class History:
 
     def commit(self, *names: str, parent: int | None = None, retention: Retention = KeepAll(), attempt: AttemptToken | None = None) -> int:
         attempt = attempt or self.open(parent)
-        committed = self.say(lifecycle.commit_checkpoint(self.state, JOB, self.request(attempt, *names, retention=retention)))
+        committed = self.say(checkpoints.commit_checkpoint(self.state, JOB, self.request(attempt, *names, retention=retention)))
         return int(committed.checkpoint_id)
 
     def content(self, number: int) -> set[str]:
@@ -124,7 +125,7 @@ class History:
 
     def rollback(self, number: int | None) -> None:
         ref = None if number is None else Ref(JOB, CheckpointId(number))
-        self.epoch = self.say(job_rules.start(self.state, JOB, ref))
+        self.epoch = self.say(jobs.start(self.state, JOB, ref))
 
 
 @pytest.fixture
@@ -140,30 +141,30 @@ def ref(number: int, job: JobId = JOB) -> Ref:
 
 
 def test_registering_carries_the_job_and_its_name_as_keys() -> None:
-    transaction = job_rules.register(CatalogState(), JOB, "flights", 128)
+    transaction = jobs.register(CatalogState(), JOB, "flights", 128)
     assert transaction.keys == {f"holdfast/job/{JOB}": 1, "holdfast/name/flights": 1}
 
 
 def test_one_name_never_gets_two_jobs(history: History) -> None:
     with pytest.raises(AlreadyExistsError, match=rf"already has a job named 'flights' \({JOB}\): coordinate it, or choose another name"):
-        job_rules.register(history.state, OTHER, "flights", 128)
+        jobs.register(history.state, OTHER, "flights", 128)
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, 32_769])
 def test_a_job_needs_a_possible_max_parallelism(history: History, parallelism: int) -> None:
     with pytest.raises(RefusedError, match=f"'trains' cannot have max_parallelism={parallelism}: give 1 to 32768"):
-        job_rules.register(history.state, OTHER, "trains", parallelism)
+        jobs.register(history.state, OTHER, "trains", parallelism)
 
 
 @pytest.mark.parametrize("parallelism", [1, 32_768])
 def test_the_limits_of_max_parallelism_are_allowed(history: History, parallelism: int) -> None:
-    assert job_rules.register(history.state, OTHER, "trains", parallelism).result == OTHER
+    assert jobs.register(history.state, OTHER, "trains", parallelism).result == OTHER
 
 
 def test_a_start_ends_the_attempts_of_older_epochs_and_no_others(history: History) -> None:
     history.commit("a")
     ours = history.open(1)
-    history.say(lifecycle.open_reading(history.state, ref(1), token(7)))
+    history.say(checkpoints.open_reading(history.state, ref(1), token(7)))
     history.rollback(1)
     assert history.job.attempts[ours].status is Status.KILLED
     assert history.job.attempts[ours].reason == "epoch 2 started"
@@ -172,7 +173,7 @@ def test_a_start_ends_the_attempts_of_older_epochs_and_no_others(history: Histor
 
 def test_a_job_that_nobody_registered_has_no_start(history: History) -> None:
     with pytest.raises(NotFoundError, match=f"the ledger has no job {OTHER}"):
-        job_rules.start(history.state, OTHER, None)
+        jobs.start(history.state, OTHER, None)
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
@@ -184,63 +185,63 @@ def history_with_a_dropped_checkpoint() -> History:
     history.commit("a")
     for n, name in ((2, "b"), (3, "c"), (4, "d")):
         history.commit(name, parent=n - 1)
-    history.say(lifecycle.drop(history.state, ref(1), "test"))
+    history.say(checkpoints.drop(history.state, ref(1), "test"))
     for name in ("legal", "audit"):
-        history.say(lifecycle.hold(history.state, ref(2), name, None))
+        history.say(checkpoints.hold(history.state, ref(2), name, None))
     return history
 
 
 REFUSALS = {
     "starting from a dropped one": (
-        lambda h: job_rules.start(h.state, JOB, ref(1)),
+        lambda h: jobs.start(h.state, JOB, ref(1)),
         RefusedError,
         r"cannot begin with checkpoint 1 of job 'flights': it was dropped; live ones: 2, 3, 4",
     ),
     "starting from none": (
-        lambda h: job_rules.start(h.state, JOB, ref(9)),
+        lambda h: jobs.start(h.state, JOB, ref(9)),
         NotFoundError,
         r"'flights' has no committed checkpoint 9; live ones: 2, 3, 4",
     ),
     "building on a dropped one": (
-        lambda h: lifecycle.open_checkpoint(h.state, JOB, 1, token(1), ref(1)),
+        lambda h: checkpoints.open_checkpoint(h.state, JOB, 1, token(1), ref(1)),
         RefusedError,
         r"cannot build on checkpoint 1 .* it was dropped; live ones: 2, 3, 4",
     ),
     "building in an old epoch": (
-        lambda h: h.rollback(4) or lifecycle.open_checkpoint(h.state, JOB, 1, token(1), ref(4)),
+        lambda h: h.rollback(4) or checkpoints.open_checkpoint(h.state, JOB, 1, token(1), ref(4)),
         FencedError,
         r"epoch 1 cannot open a checkpoint of job 'flights': epoch 2 has started since; stop this process",
     ),
     "reading a dropped one": (
-        lambda h: lifecycle.open_reading(h.state, ref(1), token(1)),
+        lambda h: checkpoints.open_reading(h.state, ref(1), token(1)),
         RefusedError,
         r"cannot read checkpoint 1 of job 'flights': it was dropped; live ones: 2, 3, 4",
     ),
-    "dropping twice": (lambda h: lifecycle.drop(h.state, ref(1), "x"), RefusedError, r"cannot drop checkpoint 1 .* it was dropped"),
+    "dropping twice": (lambda h: checkpoints.drop(h.state, ref(1), "x"), RefusedError, r"cannot drop checkpoint 1 .* it was dropped"),
     "dropping what is held": (
-        lambda h: lifecycle.drop(h.state, ref(2), "x"),
+        lambda h: checkpoints.drop(h.state, ref(2), "x"),
         RefusedError,
         r"checkpoint 2 of job 'flights' is held by audit, legal: unhold it first",
     ),
     "dropping the head": (
-        lambda h: lifecycle.drop(h.state, ref(4), "x"),
+        lambda h: checkpoints.drop(h.state, ref(4), "x"),
         RefusedError,
         r"checkpoint 4 is the head of job 'flights', .* it can go after another is committed",
     ),
-    "dropping what never was": (lambda h: lifecycle.drop(h.state, ref(9), "x"), NotFoundError, r"no committed checkpoint 9"),
+    "dropping what never was": (lambda h: checkpoints.drop(h.state, ref(9), "x"), NotFoundError, r"no committed checkpoint 9"),
     "dropping in an old epoch": (
-        lambda h: h.rollback(4) or lifecycle.drop(h.state, ref(3), "x", epoch=1),
+        lambda h: h.rollback(4) or checkpoints.drop(h.state, ref(3), "x", epoch=1),
         FencedError,
         r"epoch 1 cannot drop a checkpoint of job 'flights': epoch 2 has started since; stop this process",
     ),
-    "holding a dropped one": (lambda h: lifecycle.hold(h.state, ref(1), "x", None), RefusedError, r"cannot hold checkpoint 1 .* dropped"),
+    "holding a dropped one": (lambda h: checkpoints.hold(h.state, ref(1), "x", None), RefusedError, r"cannot hold checkpoint 1 .* dropped"),
     "holding twice by one name": (
-        lambda h: lifecycle.hold(h.state, ref(2), "audit", None),
+        lambda h: checkpoints.hold(h.state, ref(2), "audit", None),
         AlreadyExistsError,
         r"checkpoint 2 of job 'flights' already has a hold named 'audit': choose another name",
     ),
     "ending no hold": (
-        lambda h: lifecycle.unhold(h.state, ref(3), "audit"),
+        lambda h: checkpoints.unhold(h.state, ref(3), "audit"),
         RefusedError,
         r"checkpoint 3 of job 'flights' has no hold named 'audit'; its job's holds: 'audit' on 2, 'legal' on 2",
     ),
@@ -250,7 +251,7 @@ REFUSALS = {
         r"'flights' never opened attempt 0000000000000001",
     ),
     "killing what was never opened": (
-        lambda h: lifecycle.end_attempt(h.state, JOB, token(1), Status.KILLED, None),
+        lambda h: checkpoints.end_attempt(h.state, JOB, token(1), Status.KILLED, None),
         RefusedError,
         r"never opened attempt 0000000000000001",
     ),
@@ -268,10 +269,10 @@ def test_refused(ask, error, message: str) -> None:
 @pytest.mark.parametrize("status", [Status.ABORTED, Status.KILLED, Status.RELEASED])
 def test_an_attempt_ends_once(history: History, status: Status) -> None:
     attempt = history.open()
-    history.say(lifecycle.end_attempt(history.state, JOB, attempt, status, "a reason"))
+    history.say(checkpoints.end_attempt(history.state, JOB, attempt, status, "a reason"))
     for ask in (
         lambda: history.commit("a", attempt=attempt),
-        lambda: lifecycle.end_attempt(history.state, JOB, attempt, Status.KILLED, None),
+        lambda: checkpoints.end_attempt(history.state, JOB, attempt, Status.KILLED, None),
     ):
         with pytest.raises(
             AttemptEndedError, match=rf"checkpoint 1 of job 'flights': its attempt {attempt} is already {status} \(a reason\)"
@@ -285,7 +286,7 @@ def test_a_committed_attempt_can_neither_commit_nor_be_killed(history: History) 
     with pytest.raises(AttemptEndedError, match="already committed; begin another"):
         history.commit("a", attempt=attempt)
     with pytest.raises(AttemptEndedError, match="cannot end checkpoint 1 .* already committed"):
-        lifecycle.end_attempt(history.state, JOB, attempt, Status.KILLED, None)
+        checkpoints.end_attempt(history.state, JOB, attempt, Status.KILLED, None)
 
 
 def test_the_commit_of_an_older_epoch_is_fenced(history: History) -> None:
@@ -301,7 +302,7 @@ def test_a_commit_refers_to_its_own_files_and_its_parents_only(history: History)
     attempt = history.open()
     request = replace(history.request(attempt, "a"), inherited=frozenset())
     with pytest.raises(RefusedError, match="refers to file a, neither its own nor of its pinned parent"):
-        lifecycle.commit_checkpoint(history.state, JOB, request)
+        checkpoints.commit_checkpoint(history.state, JOB, request)
 
 
 def test_a_commit_must_be_above_every_committed_one(history: History) -> None:
@@ -319,7 +320,7 @@ def test_a_commit_must_be_above_every_committed_one(history: History) -> None:
 def test_a_commit_opens_the_next_attempt_on_itself(history: History) -> None:
     attempt = history.open()
     request = replace(history.request(attempt, "a"), next_attempt=token(5))
-    history.say(lifecycle.commit_checkpoint(history.state, JOB, request))
+    history.say(checkpoints.commit_checkpoint(history.state, JOB, request))
     opened = history.job.open_attempts[token(5)].opened
     assert (opened.checkpoint_id, opened.parent_checkpoint_id, opened.epoch, opened.purpose) == (2, 1, 1, Purpose.CHECKPOINT)
 
@@ -327,7 +328,7 @@ def test_a_commit_opens_the_next_attempt_on_itself(history: History) -> None:
 def test_a_commit_aborts_older_checkpoint_attempts_and_leaves_newer_ones_and_readers(history: History) -> None:
     history.commit("a")
     low, middle, high = history.open(1), history.open(1), history.open(1)
-    history.say(lifecycle.open_reading(history.state, ref(1), token(7)))
+    history.say(checkpoints.open_reading(history.state, ref(1), token(7)))
     history.commit("b", attempt=middle)
     status = {t: a.status for t, a in history.job.attempts.items()}
     assert (status[low], status[middle], status[high], status[token(7)]) == (Status.ABORTED, Status.COMMITTED, Status.OPEN, Status.OPEN)
@@ -336,19 +337,19 @@ def test_a_commit_aborts_older_checkpoint_attempts_and_leaves_newer_ones_and_rea
 def test_an_abort_gives_the_files_that_arrived_rows_without_handles(history: History) -> None:
     attempt = history.open()
     file = StoredFile(file_id=FileId("a"), path="path/a", size_bytes=1, sha256="0" * 64, scope=Scope.SHARED)
-    history.say(lifecycle.end_attempt(history.state, JOB, attempt, Status.ABORTED, None, [file]))
+    history.say(checkpoints.end_attempt(history.state, JOB, attempt, Status.ABORTED, None, [file]))
     assert history.garbage() == {"a"}
 
 
 def test_every_lifecycle_transaction_carries_its_job_at_the_next_seq(history: History) -> None:
     history.commit("a")
     seq = history.job.seq + 1
-    key = {lifecycle.job_key(JOB): seq}
+    key = {checkpoints.job_key(JOB): seq}
     for transaction in (
-        job_rules.start(history.state, JOB, ref(1)),
-        lifecycle.open_checkpoint(history.state, JOB, 1, token(1), ref(1)),
-        lifecycle.open_reading(history.state, ref(1), token(1)),
-        lifecycle.hold(history.state, ref(1), "x", None),
+        jobs.start(history.state, JOB, ref(1)),
+        checkpoints.open_checkpoint(history.state, JOB, 1, token(1), ref(1)),
+        checkpoints.open_reading(history.state, ref(1), token(1)),
+        checkpoints.hold(history.state, ref(1), "x", None),
     ):
         assert transaction.keys == key
         assert {fact.seq for fact in transaction.facts} == {seq}  # type: ignore[union-attr]
@@ -356,13 +357,13 @@ def test_every_lifecycle_transaction_carries_its_job_at_the_next_seq(history: Hi
 
 def test_what_reads_another_job_touches_its_key(history: History) -> None:
     history.commit("a")
-    history.say(job_rules.register(history.state, OTHER, "trains", 1))
-    history.say(job_rules.start(history.state, OTHER, None))
+    history.say(jobs.register(history.state, OTHER, "trains", 1))
+    history.say(jobs.start(history.state, OTHER, None))
     for transaction in (
-        job_rules.start(history.state, OTHER, ref(1)),
-        lifecycle.open_checkpoint(history.state, OTHER, 1, token(1), ref(1)),
+        jobs.start(history.state, OTHER, ref(1)),
+        checkpoints.open_checkpoint(history.state, OTHER, 1, token(1), ref(1)),
     ):
-        assert transaction.keys == {lifecycle.job_key(OTHER): 3, lifecycle.job_key(JOB): history.job.seq}
+        assert transaction.keys == {checkpoints.job_key(OTHER): 3, checkpoints.job_key(JOB): history.job.seq}
 
 
 # ---- the commit rule ------------------------------------------------------------------------------------------------
@@ -417,7 +418,7 @@ def test_what_changed_is_enough_to_look_at_unless_the_counts_do_not_add_up() -> 
 def test_on_the_straight_line_a_commit_costs_the_change(history: History) -> None:
     history.commit("a", "b", "X")
     attempt = history.open(1)
-    transaction = lifecycle.commit_checkpoint(history.state, JOB, history.request(attempt, "a", "c", "X"))
+    transaction = checkpoints.commit_checkpoint(history.state, JOB, history.request(attempt, "a", "c", "X"))
     handles = {fact.file_id for fact in transaction.facts if isinstance(fact, f.HandleAdded) and fact.role is not Role.MANIFEST}
     assert handles == {"c", "X"}, "carrying an EXCLUSIVE chunk writes another handle"
     assert {fact.file_id for fact in transaction.facts if isinstance(fact, f.HandleEnded)} == {"b"}
@@ -504,18 +505,18 @@ def test_keep_last_1_after_a_rollback_keeps_the_new_head_only(history: History) 
 def test_dropped_ancestors_do_not_count(history: History) -> None:
     for n in range(1, 5):
         history.commit("a", parent=n - 1 or None)
-    history.say(lifecycle.drop(history.state, ref(3), "test"))
+    history.say(checkpoints.drop(history.state, ref(3), "test"))
     history.commit("a", parent=4, retention=KeepLast(3))
     assert history.live() == {2, 4, 5}
 
 
 def test_retention_spares_what_is_held_until_the_commit_after_the_hold(history: History) -> None:
     history.commit("a")
-    history.say(lifecycle.hold(history.state, ref(1), "audit", "until May"))
+    history.say(checkpoints.hold(history.state, ref(1), "audit", "until May"))
     history.commit("a", parent=1, retention=KeepLast(1))
     history.commit("a", parent=2, retention=KeepLast(1))
     assert history.live() == {1, 3}
-    history.say(lifecycle.unhold(history.state, ref(1), "audit"))
+    history.say(checkpoints.unhold(history.state, ref(1), "audit"))
     history.commit("a", parent=3, retention=KeepLast(1))
     assert history.live() == {4}
 
@@ -524,10 +525,10 @@ def test_a_second_hold_keeps_when_the_first_ends(history: History) -> None:
     history.commit("a")
     history.commit("a", parent=1)
     for name in ("one", "two"):
-        history.say(lifecycle.hold(history.state, ref(1), name, None))
-    history.say(lifecycle.unhold(history.state, ref(1), "one"))
+        history.say(checkpoints.hold(history.state, ref(1), name, None))
+    history.say(checkpoints.unhold(history.state, ref(1), "one"))
     with pytest.raises(RefusedError, match="is held by two: unhold it first"):
-        lifecycle.drop(history.state, ref(1), "x")
+        checkpoints.drop(history.state, ref(1), "x")
 
 
 def test_retention_spares_savepoints(history: History) -> None:
@@ -573,18 +574,18 @@ def test_after_a_rollback_the_old_head_may_be_dropped_and_the_new_may_not(histor
     history.commit("a")
     history.commit("a", parent=1)
     history.rollback(1)
-    history.say(lifecycle.drop(history.state, ref(2), "test"))
+    history.say(checkpoints.drop(history.state, ref(2), "test"))
     with pytest.raises(RefusedError, match="checkpoint 1 is the head"):
-        lifecycle.drop(history.state, ref(1), "test")
+        checkpoints.drop(history.state, ref(1), "test")
 
 
 def test_what_an_open_attempt_builds_on_is_no_garbage_until_it_ends(history: History) -> None:
     history.commit("a", "B")
     reading = token(7)
-    history.say(lifecycle.open_reading(history.state, ref(1), reading))
+    history.say(checkpoints.open_reading(history.state, ref(1), reading))
     history.commit("c", parent=1, retention=KeepLast(1))
     assert (history.live(), history.garbage()) == ({2}, set())
-    history.say(lifecycle.end_attempt(history.state, JOB, reading, Status.RELEASED, None))
+    history.say(checkpoints.end_attempt(history.state, JOB, reading, Status.RELEASED, None))
     assert history.garbage() == {"a", "B"}
 
 
@@ -594,7 +595,7 @@ def test_a_file_between_two_kept_checkpoints_is_garbage_once_its_own_go(history:
     history.commit("a", "b", parent=1)
     history.commit("c", parent=2)
     assert history.garbage() == set()
-    history.say(lifecycle.drop(history.state, ref(2), "test"))
+    history.say(checkpoints.drop(history.state, ref(2), "test"))
     assert history.garbage() == {"b"}
-    history.say(lifecycle.drop(history.state, ref(1), "test"))
+    history.say(checkpoints.drop(history.state, ref(1), "test"))
     assert history.garbage() == {"a", "b"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.writers.directory_reader import directory_reader
+from holdfast.writers.stores.reader import directory_reader
 from tests.support.faults import Faults
 from tests.support.faulty_storage import FaultyStorage
 from tests.support.front_door import LARGE

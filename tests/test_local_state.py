@@ -12,8 +12,8 @@ from threading import Thread
 import pytest
 
 from holdfast.catalog.errors import UsageError
-from holdfast.writers.local_files import STAGING
-from holdfast.writers.local_state import LocalFigures, LocalShare, LocalSlot, LocalState
+from holdfast.writers.local.disk import STAGING
+from holdfast.writers.local.local_state import LocalFigures, LocalShare, LocalSlot, LocalState
 from tests.support.faults import MODES, Crash, Faults
 from tests.support.vanishing import RefusingFiles, VanishingFiles, assert_deleting_changes_nothing, delete_all
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.catalog import lifecycle
 from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, FencedError, RefusedError
+from holdfast.catalog.manifest_store import load_committed
+from holdfast.catalog.rules import checkpoints
 from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose
 from holdfast.compaction import vacuum
-from holdfast.writers import attempt_content
-from holdfast.writers.manifest_file import load_committed
+from holdfast.writers import attempt
 from tests.model import explore
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
@@ -135,7 +135,7 @@ def test_no_attempt_opens_on_a_dropped_checkpoint() -> None:
     process.vacuum()
     parent, token = process.ref(1), AttemptToken(process.environment.new_id())
     with suppress(RefusedError):
-        process.transactor.run(lambda state: lifecycle.open_checkpoint(state, parent.job_id, coordinator.epoch, token, parent))
+        process.transactor.run(lambda state: checkpoints.open_checkpoint(state, parent.job_id, coordinator.epoch, token, parent))
     assert_catalog_sound(world)
 
 
@@ -149,7 +149,7 @@ def test_a_reader_with_an_old_memory_pins_nothing_that_was_dropped() -> None:
     process.checkpoint(coordinator, {"planes": [b"two"]})
     process.vacuum()
     with suppress(RefusedError):
-        reader.transactor.run(lambda state: lifecycle.open_reading(state, ref, AttemptToken(reader.environment.new_id())))
+        reader.transactor.run(lambda state: checkpoints.open_reading(state, ref, AttemptToken(reader.environment.new_id())))
     assert_catalog_sound(world)
 
 
@@ -393,7 +393,7 @@ def test_every_rule_has_its_story() -> None:
 @pytest.mark.parametrize(("name", "story"), [(name, story) for name, stories in STORIES.items() for story in stories])
 def test_without_its_rule_the_story_ends_badly(name: str, story: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     # The driver's look would find some of it as well; but a cleaner that comes after the look it does not see.
-    monkeypatch.setattr(attempt_content, "require_there", lambda *_: None)
+    monkeypatch.setattr(attempt, "require_there", lambda *_: None)
     with MUTANTS[name].without(), pytest.raises((AssertionError, DamagedFileError)):
         story()
 
@@ -404,7 +404,7 @@ def test_without_the_rule_the_model_finds_a_violation(name: str) -> None:
 
 
 def test_a_mutant_leaves_the_code_as_it_was() -> None:
-    before = lifecycle.commit_checkpoint
+    before = checkpoints.commit_checkpoint
     with MUTANTS["commit_rule_from_open_handles"].without():
-        assert lifecycle.commit_checkpoint is not before
-    assert lifecycle.commit_checkpoint is before
+        assert checkpoints.commit_checkpoint is not before
+    assert checkpoints.commit_checkpoint is before

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import job_rules, lifecycle, owned_files, owner_rules, paths
+from holdfast.catalog import paths
 from holdfast.catalog.cleanup import OrphanRule, Verdict
 from holdfast.catalog.errors import AlreadyExistsError, NotFoundError, RefusedError
-from holdfast.catalog.lifecycle import Transaction
+from holdfast.catalog.rules import checkpoints, jobs, owned_files, owners
+from holdfast.catalog.rules.checkpoints import Transaction
 from holdfast.catalog.state import Ref
 from holdfast.catalog.types import (
     AttemptToken,
@@ -36,15 +37,15 @@ class Owners(History):
     """The history of one job with owners. `own("wal")` opens one; files are numbered."""
 
     def own(self, name: str = "wal") -> AttemptToken:
-        return AttemptToken(self.say(owner_rules.open_owner(self.state, JOB, name, self.new_token(), "host:1:2")).attempt)
+        return AttemptToken(self.say(owners.open_owner(self.state, JOB, name, self.new_token(), "host:1:2")).attempt)
 
     def release(self, name: str, *files: OwnedFile) -> Sequence[f.Fact]:
-        transaction = owner_rules.release_files(self.state, JOB, name, files)
+        transaction = owners.release_files(self.state, JOB, name, files)
         self.say(transaction)
         return transaction.facts
 
     def end(self, name: str) -> Sequence[f.Fact]:
-        transaction = owner_rules.release_owner(self.state, JOB, name)
+        transaction = owners.release_owner(self.state, JOB, name)
         self.say(transaction)
         return transaction.facts
 
@@ -55,7 +56,7 @@ class Owners(History):
         fresh = [file for file in files if (file.file_id, 0) not in request.inherited]
         chunks = tuple(chunk_of(file, owner) for file in files)
         request = replace(request, content=chunks, owned=tuple(owned_files.stored(owner, fresh)))
-        return lifecycle.commit_checkpoint(self.state, JOB, request)
+        return checkpoints.commit_checkpoint(self.state, JOB, request)
 
     def refer(
         self, *files: OwnedFile, parent: int | None = None, retention: Retention = KeepAll(), attempt: AttemptToken | None = None
@@ -96,7 +97,7 @@ def test_an_owner_is_an_attempt_without_epoch_parent_and_checkpoint(history: Own
 
 def test_an_open_owner_is_gone_on_with_by_its_name(history: Owners) -> None:
     token = history.own()
-    transaction = owner_rules.open_owner(history.state, JOB, "wal", history.new_token())
+    transaction = owners.open_owner(history.state, JOB, "wal", history.new_token())
     assert (list(transaction.facts), transaction.result.attempt) == ([], token)
 
 
@@ -123,7 +124,7 @@ def test_a_start_of_a_coordinator_spares_owners(history: Owners) -> None:
 
 def test_the_end_of_the_job_spares_owners(history: Owners) -> None:
     token = history.own()
-    ended = job_rules.end_job(history.state, JOB, history.epoch, Outcome.FINISHED, None, OnEnd(drop={"finished"}))
+    ended = jobs.end_job(history.state, JOB, history.epoch, Outcome.FINISHED, None, OnEnd(drop={"finished"}))
     history.say(ended)
     assert token in history.job.owners
 
@@ -132,7 +133,7 @@ def test_the_end_of_the_job_spares_owners(history: Owners) -> None:
 def test_nothing_but_its_release_ends_an_owner(history: Owners, status: Status) -> None:
     token = history.own()
     with pytest.raises(RefusedError, match=r"the owner 'wal' .* release it, catalog.release\('flights', 'wal'\) or `holdfast release`"):
-        lifecycle.end_attempt(history.state, JOB, token, status, None)
+        checkpoints.end_attempt(history.state, JOB, token, status, None)
 
 
 # ---- referring ------------------------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def test_an_open_handle_of_a_branch_that_was_left_does_not_stand_for_an_unreleas
     first = history.refer()
     second = history.refer(file, parent=first)
     history.rollback(first)
-    history.say(lifecycle.drop(history.state, ref(second), "test"))
+    history.say(checkpoints.drop(history.state, ref(second), "test"))
     history.release("wal", file)
     assert history.garbage() == {file.file_id}
     assert (file.file_id, 0) in history.job.open_handles
@@ -276,10 +277,10 @@ def test_a_released_file_stays_while_a_live_or_pinned_checkpoint_has_it(history:
     history.release("wal", file)
     assert history.garbage() == set()
     reader = history.new_token()
-    history.say(lifecycle.open_reading(history.state, ref(first), reader))
+    history.say(checkpoints.open_reading(history.state, ref(first), reader))
     history.refer(parent=first, retention=KeepLast(1))
     assert history.garbage() == set()
-    history.say(lifecycle.end_attempt(history.state, JOB, reader, Status.RELEASED, None))
+    history.say(checkpoints.end_attempt(history.state, JOB, reader, Status.RELEASED, None))
     assert history.garbage() == {file.file_id}
 
 
@@ -298,17 +299,17 @@ def test_another_job_s_handle_keeps_a_released_file(history: Owners) -> None:
     file = file_of(history.own())
     first = history.refer(file)
     other = JobId("other-00000009")
-    history.say(job_rules.register(history.state, other, "other", 128))
+    history.say(jobs.register(history.state, other, "other", 128))
     attempt = history.new_token()
-    history.say(job_rules.start(history.state, other, Ref(JOB, CheckpointId(first)), first=attempt))
+    history.say(jobs.start(history.state, other, Ref(JOB, CheckpointId(first)), first=attempt))
     request = history.request(attempt)
     request = replace(request, content=(chunk_of(file),), inherited=frozenset({(file.file_id, 0)}))
-    history.say(lifecycle.commit_checkpoint(history.state, other, request))
+    history.say(checkpoints.commit_checkpoint(history.state, other, request))
     history.refer(parent=first, retention=KeepLast(1))
     history.end("wal")
     assert history.garbage() == set()
     with pytest.raises(NotFoundError, match="job 'other' never had an owner named 'wal'"):
-        owner_rules.release_files(history.state, other, "wal", [file])
+        owners.release_files(history.state, other, "wal", [file])
 
 
 def test_scrub_spares_what_an_open_owner_writes_and_takes_what_is_left_without_a_row(history: Owners) -> None:

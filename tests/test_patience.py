@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog.clock import SystemEnvironment
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import (
     AttemptEndedError,
     ConflictError,
@@ -24,7 +24,7 @@ from holdfast.catalog.errors import (
 )
 from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Purpose, Status
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.patience import Failures, Patience, Watch
+from holdfast.writers.failure_policy import Failures, Patience, Watch
 from tests.support.invariants import assert_catalog_sound
 from tests.support.scenes import BIG, Boom, resume
 from tests.support.world import Process, State, World, late_upload, write_states

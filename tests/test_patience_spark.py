@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast.catalog.clock import SystemEnvironment
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.facade import Catalog
 from tests.support.invariants import assert_catalog_sound, assert_clean, evidence_of
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.catalog import delta_log, job_rules, lifecycle
-from holdfast.catalog.clock import SystemEnvironment
-from holdfast.catalog.delta_tail import LedgerRepairWarning
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import DamagedLedgerError
-from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.ledger import delta_log
+from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.log_repair import LedgerRepairWarning
+from holdfast.catalog.rules import checkpoints, jobs
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
@@ -29,7 +30,7 @@ LOSSES: dict[str, Lose] = {
 }
 
 
-Decision = Callable[[CatalogState], lifecycle.Transaction]
+Decision = Callable[[CatalogState], checkpoints.Transaction]
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +39,14 @@ def unsynced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     none; and the version of the first of them."""
     directory = tmp_path_factory.mktemp("power") / "ledger"
     transactor = Transactor(DeltaLedger.create(directory, catalog_id="c0ffee"), ENVIRONMENT)
-    transactor.run(lambda state: job_rules.register(state, OLD, "old", 128))
-    transactor.run(lambda state: job_rules.register(state, OTHER, "other", 128))
-    epoch = transactor.run(lambda state: job_rules.start(state, OLD, None))
+    transactor.run(lambda state: jobs.register(state, OLD, "old", 128))
+    transactor.run(lambda state: jobs.register(state, OTHER, "other", 128))
+    epoch = transactor.run(lambda state: jobs.start(state, OLD, None))
     first = transactor.ledger.version + 1
     decisions: list[Decision] = [
-        lambda state: job_rules.register(state, NEW, "new", 128),
-        lambda state: job_rules.start(state, OTHER, None),
-        lambda state: lifecycle.open_checkpoint(state, OLD, epoch, AttemptToken("a" * 16), None),
+        lambda state: jobs.register(state, NEW, "new", 128),
+        lambda state: jobs.start(state, OTHER, None),
+        lambda state: checkpoints.open_checkpoint(state, OLD, epoch, AttemptToken("a" * 16), None),
     ]
     writers = [DeltaLedger.open(directory) for _ in decisions]
     for writer, decide in zip(writers, decisions, strict=True):
@@ -79,8 +80,8 @@ def test_after_any_loss_the_ledger_opens_and_what_stands_on_it_is_void(
         warnings.simplefilter("error")
         again = Transactor(DeltaLedger.open(directory), ENVIRONMENT)
         if whole == 0:
-            again.run(lambda state: job_rules.register(state, NEW, "new", 128))
-        assert again.run(lambda state: job_rules.start(state, OTHER, None)) == 1 + int(whole > 1)
+            again.run(lambda state: jobs.register(state, NEW, "new", 128))
+        assert again.run(lambda state: jobs.start(state, OTHER, None)) == 1 + int(whole > 1)
     runs = [fact for fact in again.ledger.scan(["run"]) if fact.kind == "run"]
     assert [run.what for run in runs] == ["repair"] * (whole < len(losses))
 
@@ -91,7 +92,7 @@ def test_what_a_later_writer_had_seen_it_had_synced_so_that_its_loss_is_damage(
 ) -> None:
     """A start of the job that was registered just before: who had seen the registration made it durable before it sent the start."""
     directory = Path(shutil.copytree(unsynced[0], tmp_path / "ledger"))
-    Transactor(DeltaLedger.open(directory), ENVIRONMENT).run(lambda state: job_rules.start(state, NEW, None))
+    Transactor(DeltaLedger.open(directory), ENVIRONMENT).run(lambda state: jobs.start(state, NEW, None))
     path = directory / "_delta_log" / delta_log.commit_name(unsynced[1])
     path.write_bytes(LOSSES[loss](path.read_bytes()))
     with pytest.raises(DamagedLedgerError, match=path.name):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog import processes
-from holdfast.catalog.processes import has_died, this_process
+from holdfast.catalog import process_identity
+from holdfast.catalog.process_identity import has_died, this_process
 
 READ_AND_DIE = """
 import os, sys, holdfast
@@ -29,7 +29,7 @@ holdfast.open(sys.argv[1]).savepoint("flights", "mine")
 
 def test_this_process_lives_and_an_ended_one_has_died() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", "from holdfast.catalog.processes import this_process; print(this_process())"],
+        [sys.executable, "-c", "from holdfast.catalog.process_identity import this_process; print(this_process())"],
         capture_output=True,
         text=True,
         check=True,
@@ -73,7 +73,7 @@ def test_what_is_no_process_has_not_died(rest: str) -> None:
 def test_where_the_boot_is_not_told_no_process_is_known_to_have_died(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     for place in ("missing", "empty"):
-        monkeypatch.setattr(processes, "_BOOT_ID", tmp_path / place)
+        monkeypatch.setattr(process_identity, "_BOOT_ID", tmp_path / place)
         assert this_process().startswith(f"{NAME}:{os.getpid()}:")
         assert not has_died(f"{NAME}:{NOBODY}:1")
 

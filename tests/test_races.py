@@ -2,11 +2,12 @@
 
 import pytest
 
-from holdfast.catalog import lifecycle, paths
+from holdfast.catalog import paths
 from holdfast.catalog.cleanup import FileStatus
 from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, RefusedError
 from holdfast.catalog.ledger import LedgerConflictError
-from holdfast.catalog.ledger_memory import MemoryLedger
+from holdfast.catalog.ledger.memory import MemoryLedger
+from holdfast.catalog.rules import checkpoints
 from holdfast.catalog.state import Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, CheckpointId, KeepAll, KeepLast, Status
@@ -331,7 +332,7 @@ def test_a_commit_that_landed_and_is_called_a_conflict_is_success_told_once(worl
     process.checkpoint(coordinator, {"planes": [b"one"]})
     version = world.log.version
     transactor = Transactor(LyingLedger(world.log), process.environment)
-    transactor.run(lambda state: lifecycle.hold(state, Ref(coordinator.job_id, 1), "audit", None))
+    transactor.run(lambda state: checkpoints.hold(state, Ref(coordinator.job_id, 1), "audit", None))
     assert world.log.version == version + 1 == world.log.durable_version
     assert world.job().holds == {(1, "audit")}
     resume(world)
@@ -553,7 +554,7 @@ def test_a_fork_of_a_decision_between_two_jobs_touches_both(world: World) -> Non
     ref = Ref(other.job_id, 1)
 
     def decide(state):
-        return lifecycle.open_checkpoint(state, coordinator.job_id, coordinator.epoch, AttemptToken("a" * 16), ref)
+        return checkpoints.open_checkpoint(state, coordinator.job_id, coordinator.epoch, AttemptToken("a" * 16), ref)
 
     at_first(process, "append", lambda: world.process().drop(1, "other"))
     with pytest.raises(RefusedError, match="it was dropped"):

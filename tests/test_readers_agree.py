@@ -11,19 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast import data_source
 from holdfast.catalog.errors import RefusedError
 from holdfast.catalog.file_checks import rows_of
 from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.types import Role
 from holdfast.compaction.verify import run_verify
-from holdfast.writers import spark_native, spark_source
-from holdfast.writers.duckdb_read import read_duckdb
 from holdfast.writers.increments import chunks_of
-from holdfast.writers.spark_files import state_info
-from holdfast.writers.spark_frame import widened
-from holdfast.writers.spark_native import NativeVehicle
-from holdfast.writers.spark_read import read_state, state_schema
-from holdfast.writers.spark_streamed import StreamedVehicle
+from holdfast.writers.parquet.duckdb_read import read_duckdb
+from holdfast.writers.spark import native
+from holdfast.writers.spark.file_jobs import state_info
+from holdfast.writers.spark.frames import widened
+from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.read import read_state, state_schema
+from holdfast.writers.spark.streamed import StreamedVehicle
 from tests.spark_support import context_for, file_rows, new_storage, session_settings
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -139,12 +140,12 @@ class Kept:
         return read_duckdb(self.storage, self.info, self.chunks, self.files, max_parallelism=M).to_arrow_table()
 
     def by_format(self, monkeypatch, partitions):
-        monkeypatch.setattr(spark_source, "PARTITION_BYTES", sum(size for _, size, _ in self.files.values()) // partitions)
-        found = spark_source.FoundState(
+        monkeypatch.setattr(data_source, "PARTITION_BYTES", sum(size for _, size, _ in self.files.values()) // partitions)
+        found = data_source.FoundState(
             catalog=self.storage, storage=self.storage, what="the state", ref=None, info=self.info, schema=state_schema(self.info),
             chunks=tuple(self.chunks), files=self.files, max_parallelism=M,
         )  # fmt: skip
-        reader = spark_source.SourceReader(found, found.schema)
+        reader = data_source.SourceReader(found, found.schema)
         return pa.Table.from_batches([batch for share in reader.partitions() for batch in reader.read(share)], self.schema)
 
     def by_pyarrow(self):
@@ -232,7 +233,7 @@ def test_all_readers_agree_over_change_sets_that_widen_the_state(spark, tmp_path
 def test_files_in_the_old_calendar_are_refused_by_all_but_spark_and_found_by_verify(spark, tmp_path, monkeypatch):
     """Holdfast 0.1.0 wrote so in a session with LEGACY; DuckDB and format("holdfast") gave other days."""
     for name in ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite"):
-        monkeypatch.delitem(spark_native.WRITE_SETTINGS, name)
+        monkeypatch.delitem(native.WRITE_SETTINGS, name)
     ids = [i for i, time in enumerate(TIMES) if not time.startswith("1582-10-04")]  # a day that the old calendar does not have
     with written(spark, tmp_path, "old calendar", ids=ids) as kept:
         with session_settings(spark, SAME):

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.catalog.key_groups import groups_of
 from holdfast.writers import registration
-from holdfast.writers.spark_session import session_parallelism
+from holdfast.writers.spark.session import session_parallelism
 from tests.support.invariants import assert_catalog_sound
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog.guard import GuardedStorage
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage.guard import GuardedStorage
+from holdfast.catalog.storage.local import LocalStorage
 from holdfast.facade import Catalog
-from holdfast.writers import spark_groups
+from holdfast.writers.spark import changed_groups as groups_writer
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound
 from tests.support.sick_hosts import ELSEWHERE, REFUSING, SICKNESSES, Sickness, TravellingStorage, open_sick, travelled
@@ -246,7 +246,7 @@ ALL = [pytest.param(way, SICKNESSES, id=f"{way}-all", marks=pytest.mark.slow) fo
 @pytest.mark.parametrize(("way", "names"), QUICK + ALL)
 def test_tasks_of_spark_on_a_sick_host_acknowledge_nothing(spark, root: Path, tmp_path: Path, monkeypatch, way: str, names) -> None:
     """The driver and Spark's own writer see the catalog; the Python of every task does not, or its disk refuses."""
-    monkeypatch.setattr(spark_groups, "ROWS_HERE", 0)
+    monkeypatch.setattr(groups_writer, "ROWS_HERE", 0)
     tried = []
     with holdfast.open(root) as catalog, catalog.coordinate("j", upload="native" if way == "native" else "streamed") as job:
         with job.checkpoint() as cp:

@@ -7,8 +7,8 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 import holdfast
 from holdfast.catalog.errors import AttemptEndedError
-from holdfast.writers.spark_source import HoldfastDataSource
-from holdfast.writers.spark_source_writer import Uploaded, open_write
+from holdfast.data_source import HoldfastDataSource
+from holdfast.data_source_writer import Uploaded, open_write
 from tests.spark_support import row_texts
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.vehicle_contract import MANY_TYPES

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from holdfast.catalog import manifest_store
 from holdfast.catalog.errors import DamagedFileError
-from holdfast.writers import manifest_file
 from tests.support.invariants import assert_catalog_sound
 from tests.support.machine import CatalogMachine
 from tests.support.machine_parts import Boom
@@ -42,7 +42,7 @@ BY_ITS_STORY = {"reuse_within_a_subtask"}
 def test_without_the_rule_the_machine_finds_the_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of how content, forks, claims and the directories of stores are committed. The others need crashes, which the machine has not: they are the model's."""
     # What a manifest may say is looked at before it is written as well.
-    monkeypatch.setattr(manifest_file, "require_sound", lambda *_: None)
+    monkeypatch.setattr(manifest_store, "require_sound", lambda *_: None)
     bounded = settings(MACHINE, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
     with {**MUTANTS, **OF_COORDINATORS, **OF_STORES}[name].without(), pytest.raises((AssertionError, DamagedFileError)):
         run_state_machine_as_test(CatalogMachine, settings=bounded)

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.catalog.errors import AddressError
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.storage_local import LocalStorage, make_root, open_storage
-from holdfast.catalog.storage_memory import MemoryStorage
-from holdfast.catalog.storage_prefix import PrefixStorage
+from holdfast.catalog.storage.local import LocalStorage, make_root, open_storage
+from holdfast.catalog.storage.memory import MemoryStorage
+from holdfast.catalog.storage.prefix import PrefixStorage
 from tests.storage_contract import StorageContract
 from tests.support.faults import MODES, Crash, Faults, LostResponseError, Mode
 from tests.support.faulty_storage import FaultyStorage

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.catalog.clock import SystemEnvironment
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.key_groups import groups_of
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Role
-from holdfast.writers.stores import ENTRIES, StoreReader
+from holdfast.writers.stores.canonical import ENTRIES, StoreReader
 from tests.layered_state import LayeredState
 
 M = 16

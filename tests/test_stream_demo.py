@@ -11,9 +11,9 @@ from pyspark.sql import functions as sf
 from holdfast.catalog.key_groups import groups_of
 from holdfast.demo.flights import FLIGHTS
 from holdfast.demo.states import PER_AIRCRAFT, PER_ROUTE, STATES, aggregate, count_differences
-from holdfast.demo.stream_command import lines
-from holdfast.demo.stream_store import GROUPS, SUBTASKS, VALUE, add_all, added, comparable, key_of, news_of, rows_of, value_of
-from holdfast.demo.stream_story import DRIVER, EXECUTOR, VICTIMS, Death, StreamResult, find_problems, plan_deaths, run_stream_demo
+from holdfast.demo.stream.command import lines
+from holdfast.demo.stream.store import GROUPS, SUBTASKS, VALUE, add_all, added, comparable, key_of, news_of, rows_of, value_of
+from holdfast.demo.stream.story import DRIVER, EXECUTOR, VICTIMS, Death, StreamResult, find_problems, plan_deaths, run_stream_demo
 
 WEEK = "week int, tailnum string, origin string, dest string, carrier string, flight int, minute int, distance int, arr_delay int, hour_utc timestamp"
 

@@ -7,13 +7,14 @@ import pytest
 from duckdb import DuckDBPyConnection
 
 import holdfast
-from holdfast.catalog import duckdb_engine
-from holdfast.catalog.duckdb_engine import offline_connection
+from holdfast import data_source
 from holdfast.catalog.state import Ref
-from holdfast.writers import duckdb_read, spark_source, task_limits
-from holdfast.writers.read_plan import file_rows
-from holdfast.writers.spark_read import state_schema
-from holdfast.writers.task_limits import LEAST_MEMORY_BYTES, TaskLimits, limits_of_this_task
+from holdfast.catalog.views import duckdb_engine
+from holdfast.catalog.views.duckdb_engine import offline_connection
+from holdfast.writers.parquet import duckdb_read, task_limits
+from holdfast.writers.parquet.plan import file_rows
+from holdfast.writers.parquet.task_limits import LEAST_MEMORY_BYTES, TaskLimits, limits_of_this_task
+from holdfast.writers.spark.read import state_schema
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 
@@ -66,18 +67,18 @@ def test_whatever_reads_by_duckdb_keeps_within_the_limits_of_its_task(monkeypatc
         return connect(threads=threads, memory_bytes=memory_bytes)
 
     monkeypatch.setattr(duckdb_engine, "offline_connection", connected)
-    for module in (duckdb_read, spark_source):
+    for module in (duckdb_read, data_source):
         monkeypatch.setattr(module, "limits_of_this_task", lambda: limits)
     savepoint = holdfast.open_savepoint(GOLDEN / "savepoint")
     info = next(info for info in savepoint.manifest.states if info.format == "parquet")
     if reader == "duckdb":
         assert savepoint.duckdb(info.state).fetchone() is not None
     else:
-        found = spark_source.FoundState(
+        found = data_source.FoundState(
             catalog=savepoint.storage, storage=savepoint.storage, what="a state", ref=Ref(savepoint.manifest.job_id, savepoint.checkpoint_id),
             info=info, schema=state_schema(info), chunks=tuple(savepoint.manifest.chunks_of(info)),
             files=file_rows(savepoint.manifest.files.values()), max_parallelism=savepoint.manifest.max_parallelism,
         )  # fmt: skip
-        source = spark_source.SourceReader(found, found.schema)
+        source = data_source.SourceReader(found, found.schema)
         assert sum(batch.num_rows for partition in source.partitions() for batch in source.read(partition))
     assert set(given) == {limits}

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog import delta_tail
-from holdfast.catalog.delta_tail import LedgerRepairWarning
 from holdfast.catalog.errors import ReadOnlyError, RetryError, StorageFullError
+from holdfast.catalog.ledger import log_repair
+from holdfast.catalog.ledger.log_repair import LedgerRepairWarning
 from tests.support.invariants import assert_catalog_sound
 from tests.support.small_catalog import SmallCatalog, make
 
-pytestmark = pytest.mark.filterwarnings("ignore::holdfast.catalog.delta_tail.LedgerRepairWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::holdfast.catalog.ledger.log_repair.LedgerRepairWarning")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_where_it_cannot_be_mended_nothing_is_committed_and_what_reads_goes_on(
     def fails(*_: object) -> None:
         raise OSError(number, "no")
 
-    monkeypatch.setattr(delta_tail, "mend", fails)
+    monkeypatch.setattr(log_repair, "mend", fails)
     with pytest.warns(LedgerRepairWarning):
         opened = holdfast.open(torn.root)
     with opened as catalog:

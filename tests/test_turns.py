@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.catalog import turns
-from holdfast.catalog.clock import SystemEnvironment
+from holdfast.catalog.environment import SystemEnvironment
+from holdfast.catalog.ledger import turns
 
 
 class Paces(SystemEnvironment):

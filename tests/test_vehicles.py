@@ -8,10 +8,10 @@ import pytest
 from holdfast.catalog.errors import AlreadyExistsError, CorruptionError, UnsafeSettingsError
 from holdfast.catalog.paths import native_directory
 from holdfast.catalog.storage import Digest, StoredObject
-from holdfast.catalog.storage_local import LocalStorage
-from holdfast.writers.spark_native import NativeVehicle
-from holdfast.writers.spark_session import settings
-from holdfast.writers.spark_streamed import StreamedVehicle
+from holdfast.catalog.storage.local import LocalStorage
+from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.session import settings
+from holdfast.writers.spark.streamed import StreamedVehicle
 from tests.spark_support import context_for, row_texts, session_settings
 from tests.vehicle_contract import MANY_TYPES, VehicleContract
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from holdfast.catalog import duckdb_engine
 from holdfast.catalog import facts as f
 from holdfast.catalog.errors import DamagedLedgerError, RefusedError, UsageError
 from holdfast.catalog.schema import Operation, to_table
-from holdfast.catalog.views import VIEWS, Engine, views_for
-from holdfast.writers.spark_views import register_views
+from holdfast.catalog.views import duckdb_engine
+from holdfast.catalog.views.definitions import VIEWS, Engine, views_for
+from holdfast.writers.spark.views import register_views
 from tests.spark_support import session_settings
 from tests.support.history import SMALL_LEDGER, T0, J, K, history, minute, transactions
 

@@ -99,7 +99,8 @@ from pyspark.sql.connect.session import SparkSession  # looks whether everything
 DEMO = """
 import sys
 from pathlib import Path
-from holdfast.demo import command, flights, stream_command
+from holdfast.demo import command, flights
+from holdfast.demo.stream import command as stream_command
 
 assert flights.write_weeks(Path(sys.argv[1]), weeks=1) == flights.count_week(Path(sys.argv[1]), 1) > 0
 """

@@ -15,10 +15,10 @@ import pytest
 
 import holdfast
 from holdfast.catalog.errors import RefusedError, UsageError, WorkingDirectoryError
-from holdfast.writers.directory_lock import lock_directory
-from holdfast.writers.local_files import LocalFiles
-from holdfast.writers.local_state import LocalSlot
-from holdfast.writers.working_directory import WorkingDirectory, plan_places
+from holdfast.writers.local.disk import LocalFiles
+from holdfast.writers.local.local_state import LocalSlot
+from holdfast.writers.local.lock import lock_directory
+from holdfast.writers.local.working_directory import WorkingDirectory, plan_places
 from tests.support.faults import Faults
 from tests.support.vanishing import RefusingFiles, VanishingFiles, assert_deleting_changes_nothing, delete_all, read_at_once
 from tests.support.world import FakeEnvironment
@@ -66,7 +66,7 @@ RACE = """
 import os, sys
 from pathlib import Path
 from holdfast.catalog.errors import RefusedError
-from holdfast.writers.directory_lock import lock_directory
+from holdfast.writers.local.lock import lock_directory
 base, won = Path(sys.argv[1]), 0
 children = [os.fork() for _ in range(3) if os.getpid() == int(os.environ.setdefault("RACE", str(os.getpid())))]
 while won < 100:

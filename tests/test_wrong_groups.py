@@ -10,19 +10,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast
-from holdfast.catalog.clock import SystemEnvironment
+from holdfast import data_source
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import CorruptionError
 from holdfast.catalog.file_checks import files_of_rows, may_be_misplaced, problem_in, rows_of
 from holdfast.catalog.murmur3 import key_group_of
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import FileId, Role, Scope, StateInfo, StoredFile
 from holdfast.compaction.verify import run_verify
-from holdfast.writers import spark_source
-from holdfast.writers.duckdb_read import read_duckdb
 from holdfast.writers.increments import in_full
-from holdfast.writers.spark_files import acks_for
-from holdfast.writers.spark_read import state_schema
-from holdfast.writers.spark_streamed import upload_tables
+from holdfast.writers.parquet.duckdb_read import read_duckdb
+from holdfast.writers.spark.file_jobs import acks_for
+from holdfast.writers.spark.read import state_schema
+from holdfast.writers.spark.streamed import upload_tables
 from tests.layered_state import LayeredState
 
 M = 16
@@ -59,12 +59,12 @@ def with_upserts(of):
 
 def source_rows(of, partitions, monkeypatch):
     """As `format("holdfast")` reads it."""
-    monkeypatch.setattr(spark_source, "PARTITION_BYTES", sum(size for _, size, _ in of.files.values()) // partitions)
-    found = spark_source.FoundState(
+    monkeypatch.setattr(data_source, "PARTITION_BYTES", sum(size for _, size, _ in of.files.values()) // partitions)
+    found = data_source.FoundState(
         catalog=of.storage, storage=of.storage, what="the state", ref=None, info=of.info, schema=state_schema(of.info),
         chunks=tuple(of.chunks), files=of.files, max_parallelism=M,
     )  # fmt: skip
-    reader = spark_source.SourceReader(found, found.schema)
+    reader = data_source.SourceReader(found, found.schema)
     return [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.clock import Environment
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import NotFoundError, RefusedError, UsageError
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import JobState
@@ -15,17 +15,17 @@ from holdfast.catalog.types import (
     OwnedFile,
     StateInfo,
 )
-from holdfast.writers.attempt_content import AttemptContent, require_state_name
-from holdfast.writers.bytes_writer import write_bytes
+from holdfast.writers.attempt import AttemptContent, require_state_name
+from holdfast.writers.bytes_state import write_bytes
+from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.copying import copy_state
-from holdfast.writers.directories import DirectoryUpload, DirectoryWriter, Snapshot
-from holdfast.writers.directory_files import IMMUTABLE
 from holdfast.writers.increments import Written, in_full
-from holdfast.writers.owners import Owner, owner_name, refer_to
-from holdfast.writers.restore import Checkpoint
+from holdfast.writers.local.working_directory import WorkingDirectory
+from holdfast.writers.spark.state_writer import StateWriter
+from holdfast.writers.stores.snapshot import IMMUTABLE
+from holdfast.writers.stores.writer import DirectoryUpload, DirectoryWriter, Snapshot
+from holdfast.writers.task_owned import Owner, owner_name, refer_to
 from holdfast.writers.upload import UploadContext
-from holdfast.writers.vehicles import StateWriter
-from holdfast.writers.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,9 +11,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.catalog import arguments, job_rules, lifecycle
-from holdfast.catalog.clock import Environment
-from holdfast.catalog.commit_facts import CommitRequest
+from holdfast.catalog import arguments
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import (
     AttemptEndedError,
     DamagedFileError,
@@ -25,28 +24,30 @@ from holdfast.catalog.errors import (
     UsageError,
 )
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
-from holdfast.catalog.lifecycle import Transaction
 from holdfast.catalog.manifest import Manifest
+from holdfast.catalog.manifest_store import load_committed
+from holdfast.catalog.rules import checkpoints, jobs
+from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.texts import require_line
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, ChainLimit, CheckpointId, JobId, OnEnd, Outcome, Retention, Status, StoredFile
-from holdfast.writers.attempt_content import CheckpointResult
-from holdfast.writers.beginnings import Beginning
+from holdfast.writers.attempt import CheckpointResult
+from holdfast.writers.checkpoint import Checkpoint, kept_by, open_committed
 from holdfast.writers.checkpoint_block import CheckpointBlock
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.copying import Mapped
-from holdfast.writers.failures import reason_of
+from holdfast.writers.engine_errors import reason_of
+from holdfast.writers.failure_policy import Failures, Patience, Watch
 from holdfast.writers.leases import DROPPED, Loans
-from holdfast.writers.manifest_file import load_committed
-from holdfast.writers.patience import Failures, Patience, Watch
-from holdfast.writers.restore import Checkpoint, kept_by, open_committed
-from holdfast.writers.savepoint_files import spark_reader
-from holdfast.writers.savepoints import SavepointWriter
-from holdfast.writers.stores import StoreAdapter
-from holdfast.writers.vehicles import StateWriter
+from holdfast.writers.savepoints.content import spark_reader
+from holdfast.writers.savepoints.writer import SavepointWriter
+from holdfast.writers.spark.state_writer import StateWriter
+from holdfast.writers.start import Beginning
+from holdfast.writers.stores.canonical import StoreAdapter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,13 +201,13 @@ class Coordinator:
         if reason is not None:
             require_line(reason, "the reason for the end of a job")
         self._refuse_if_writing("the job is ended")
-        self._transactor.run(lambda state: job_rules.end_job(state, self._job_id, self.epoch, ended, reason, self._on_end))
+        self._transactor.run(lambda state: jobs.end_job(state, self._job_id, self.epoch, ended, reason, self._on_end))
         self._opened, self._closed = None, True
 
     def drop(self, checkpoint_id: int) -> None:
         """Drop a checkpoint as this epoch's coordinator. Raises FencedError, RefusedError (held, the head, a savepoint), NotFoundError."""
         ref = Ref(self._job_id, CheckpointId(arguments.checkpoint_number(checkpoint_id, self._job_id)))
-        self._transactor.run(lambda state: lifecycle.drop(state, ref, f"dropped by epoch {self.epoch}", self.epoch))
+        self._transactor.run(lambda state: checkpoints.drop(state, ref, f"dropped by epoch {self.epoch}", self.epoch))
 
     def close(self) -> None:
         """End the attempt that the last commit opened, so that it pins nothing. The job stays as it is.
@@ -253,7 +254,7 @@ class Coordinator:
     def _open_attempt(self, parent: Ref | None) -> AttemptOpened:
         token = AttemptToken(self._environment.new_id())
         opened: AttemptOpened = self._transactor.run(
-            lambda state: lifecycle.open_checkpoint(state, self._job_id, self.epoch, token, parent)
+            lambda state: checkpoints.open_checkpoint(state, self._job_id, self.epoch, token, parent)
         )
         return opened
 
@@ -295,7 +296,7 @@ class Coordinator:
         except DamagedFileError:
             if self._transactor.look(beginning.find) != ref:
                 return None
-            self._transactor.look(lambda state: lifecycle.require_live(state, ref, "begin with"))
+            self._transactor.look(lambda state: checkpoints.require_live(state, ref, "begin with"))
             raise
         self._require_same_groups(manifest)
         names = beginning.mapped.names_in(Checkpoint(manifest, self._storage), copies=False)
@@ -330,7 +331,7 @@ class Coordinator:
     def _go_on(self) -> JobState:
         """The job as it is now, if this coordinator is still its newest. A commit that nobody answered is settled first."""
         job = self._transactor.fresh().job(self._job_id)
-        lifecycle.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
+        checkpoints.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
         if self._doubt is not None:
             self._settle(*self._doubt)
             job = self._transactor.known().job(self._job_id)
@@ -415,13 +416,13 @@ class Coordinator:
 
     def _require_open(self, token: AttemptToken) -> None:
         """Raises AttemptEndedError, FencedError."""
-        self._transactor.look(lambda state: lifecycle.require_open(state.job(self._job_id), token, "go on with"))
+        self._transactor.look(lambda state: checkpoints.require_open(state.job(self._job_id), token, "go on with"))
 
     def _end(
         self, token: AttemptToken, reason: str, files: Sequence[StoredFile] = (), again: AttemptToken | None = None
     ) -> AttemptOpened | None:
         opened: AttemptOpened | None = self._transactor.run(
-            lambda state: lifecycle.end_attempt(state, self._job_id, token, Status.ABORTED, reason, files, again)
+            lambda state: checkpoints.end_attempt(state, self._job_id, token, Status.ABORTED, reason, files, again)
         )
         return opened
 
@@ -448,12 +449,12 @@ def _start(state: CatalogState, job_id: JobId, beginning: Beginning, found: Ref 
     if beginning.source is not None:
         before, source = state.job(job_id).begin, found
         parent = before if before is not None and state.checkpoint(before).live else None
-    started = job_rules.start(state, job_id, parent, claim=beginning.claim, first=first, source=source)
+    started = jobs.start(state, job_id, parent, claim=beginning.claim, first=first, source=source)
     return Transaction(started.facts, started.keys, (started.result, parent, _opened_by(started)))
 
 
 def _commit(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
-    committed = lifecycle.commit_checkpoint(state, job_id, request)
+    committed = checkpoints.commit_checkpoint(state, job_id, request)
     return Transaction(committed.facts, committed.keys, (committed.result, _opened_by(committed)))
 
 

@@ -10,7 +10,7 @@ from holdfast.catalog import paths
 from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
 from holdfast.catalog.storage import Storage, copy_stream
 from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Role, Scope, StateInfo, StoredFile
-from holdfast.writers.restore import Checkpoint
+from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.upload import UploadContext
 
 

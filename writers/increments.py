@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.catalog.layers import CHANGES, Layers, base_layers, count_change_sets, seen_chunks
 from holdfast.catalog.types import Ack, ChainLimit, Chunk, FileId, Role, StateInfo, StoredFile
-from holdfast.writers.group_digests import GroupDigest
+from holdfast.writers.spark.group_digests import GroupDigest
 
 CALLS = 3  # that one write may make of an attempt's write calls, from its context's on
 MOST_CHUNKS = 10_000  # above the base of one state, however small they are: each is a row of every manifest

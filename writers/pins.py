@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from holdfast.catalog import lifecycle
-from holdfast.catalog.clock import Environment
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import AttemptEndedError, HoldfastError, ReadOnlyError, RefusedError, StorageFullError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.forks import is_forked, require_own_process
-from holdfast.catalog.processes import has_died, this_process
+from holdfast.catalog.process_identity import has_died, this_process
+from holdfast.catalog.rules import checkpoints
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, JobId, Purpose, Status
@@ -52,7 +52,7 @@ class Pins:
             token = AttemptToken(self._environment.new_id())
             self._keep(ref, token)  # before the opening: it may land without our hearing of it
             try:
-                self._transactor.run(lambda state: lifecycle.open_reading(state, ref, token, this_process()))
+                self._transactor.run(lambda state: checkpoints.open_reading(state, ref, token, this_process()))
             except (ReadOnlyError, StorageFullError):
                 self._forget(ref)
                 return fact, False
@@ -92,7 +92,7 @@ class Pins:
         for job_id, token in dead:
             with suppress(AttemptEndedError):
                 self._transactor.run(
-                    lambda state, j=job_id, t=token: lifecycle.end_attempt(state, j, t, Status.KILLED, "its process has died")  # type: ignore[misc]
+                    lambda state, j=job_id, t=token: checkpoints.end_attempt(state, j, t, Status.KILLED, "its process has died")  # type: ignore[misc]
                 )
         return [token for _, token in dead]
 
@@ -115,7 +115,7 @@ class Pins:
         if token is None:
             return
         with suppress(AttemptEndedError, RefusedError):  # an operator ended it first, or it was never opened: nothing is pinned, as wanted
-            self._transactor.run(lambda state: lifecycle.end_attempt(state, ref.job_id, token, Status.RELEASED, "closed"))
+            self._transactor.run(lambda state: checkpoints.end_attempt(state, ref.job_id, token, Status.RELEASED, "closed"))
         self._forget(ref)
 
 

@@ -2,14 +2,15 @@
 
 import unicodedata
 
-from holdfast.catalog import job_rules, lifecycle, paths
-from holdfast.catalog.clock import Environment
+from holdfast.catalog import paths
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.key_groups import default_max_parallelism
+from holdfast.catalog.rules import checkpoints, jobs
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import ChainLimit, JobId, KeepAll, KeepLast, OnEnd
-from holdfast.writers.spark_session import session_parallelism
+from holdfast.writers.spark.session import session_parallelism
 
 
 def register_job(
@@ -37,10 +38,10 @@ def register_job(
         )
         raise RefusedError(msg)
 
-    def decide(state: CatalogState) -> lifecycle.Transaction:
+    def decide(state: CatalogState) -> checkpoints.Transaction:
         if name in state.names:  # another process registered it while this one was about to
-            return lifecycle.Transaction([], {})
-        return job_rules.register(state, fresh_id, name, groups)
+            return checkpoints.Transaction([], {})
+        return jobs.register(state, fresh_id, name, groups)
 
     wanted = of_source if max_parallelism is None else max_parallelism
     groups = default_max_parallelism(session_parallelism()) if wanted is None else wanted

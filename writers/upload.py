@@ -1,4 +1,4 @@
-"""The upload protocol: `(DataFrame, context) -> acks`. Vehicles: `spark_native`, `spark_streamed`; `bytes_writer` for small state.
+"""The upload protocol: `(DataFrame, context) -> acks`. Vehicles: `spark.native`, `spark.streamed`; `bytes_state` for small state.
 
 Every file is digested and durable before the ack that names it exists; completeness is judged by rows, never by the number of acks.
 """

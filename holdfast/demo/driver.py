@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.storage_local import open_storage
+from holdfast.catalog.environment import SystemEnvironment
+from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.types import KeepLast
 from holdfast.demo.flights import WEEKS, count_week
 from holdfast.demo.movers import SAVEPOINT, SAVEPOINT_WEEK

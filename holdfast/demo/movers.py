@@ -11,7 +11,7 @@ from holdfast.facade import Catalog, open_catalog, open_savepoint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.writers.restore import Checkpoint
+    from holdfast.writers.checkpoint import Checkpoint
 
 SAVEPOINT = "mid-year"
 SAVEPOINT_WEEK = 30

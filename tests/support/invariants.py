@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
-from holdfast.catalog import delta_log, paths
 from holdfast.catalog import facts as f
+from holdfast.catalog import paths
 from holdfast.catalog.cleanup import FileStatus, OrphanRule, References, Verdict, find_garbage
 from holdfast.catalog.layers import seen_chunks
-from holdfast.catalog.ledger_delta import DeltaLedger
+from holdfast.catalog.ledger import delta_log
+from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.manifest import Manifest, decode
 from holdfast.catalog.schema import SCHEMA, from_table
 from holdfast.catalog.state import CatalogState

@@ -9,11 +9,11 @@ from hypothesis.stateful import precondition, rule
 
 from holdfast.catalog.errors import AttemptEndedError, FencedError, RefusedError
 from holdfast.catalog.types import AttemptToken, Retention
-from holdfast.writers.beginnings import Beginning, beginning, live_source
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
-from holdfast.writers.patience import Patience
+from holdfast.writers.failure_policy import Patience
+from holdfast.writers.start import Beginning, beginning, live_source
 from tests.support.machine_others import Others
 from tests.support.machine_parts import JOBS, LOG, PICK, RETENTIONS, STATES, STORE, Boom, Seat
 from tests.support.plain_line import Line, Place

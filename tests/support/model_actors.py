@@ -1,16 +1,17 @@
 """The processes of the model. Each step is one thing that a process does; its decisions are the project's own functions.
 
 A coordinator has a memory (its Transactor's), which is stale as soon as another process commits; the compare-and-swap tells it.
-Modules are called by their names (`job_rules.start`, not `start`), so that a mutant can take a rule's place (`mutants.py`).
+Modules are called by their names (`jobs.start`, not `start`), so that a mutant can take a rule's place (`mutants.py`).
 """
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from holdfast.catalog import cleanup, job_rules, lifecycle, paths, savepoint_rules
-from holdfast.catalog.commit_facts import CommitRequest
+from holdfast.catalog import cleanup, paths
 from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, HoldfastError, RefusedError, RetryError
 from holdfast.catalog.facts import AttemptOpened
+from holdfast.catalog.rules import checkpoints, jobs, savepoints
+from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import AttemptToken, JobId, KeepAll, KeepLast, Scope, Status, StoredFile
 from holdfast.compaction import scrub, vacuum
@@ -75,7 +76,7 @@ class Coordinator:
     def start(self) -> bool:
         w, roll = self.w, self.w.random.random()
 
-        def decide(state: CatalogState) -> lifecycle.Transaction:
+        def decide(state: CatalogState) -> checkpoints.Transaction:
             job = state.job(self.job)
             live = _line(state, self.job)
             begin = job.begin if roll < 0.6 else None if roll < 0.65 or not live else live[int(roll * 1000) % len(live)]
@@ -84,8 +85,8 @@ class Coordinator:
                 begin = others[int(roll * 1000) % len(others)]  # a fork, or a claim
             if begin is not None and begin.job_id != self.job and not state.checkpoint(begin).live:
                 begin = None  # a fork that died before its first commit pinned nothing any more
-            started = job_rules.start(state, self.job, begin, claim=roll < CLAIM)
-            return lifecycle.Transaction(started.facts, started.keys, (started.result, begin))
+            started = jobs.start(state, self.job, begin, claim=roll < CLAIM)
+            return checkpoints.Transaction(started.facts, started.keys, (started.result, begin))
 
         self.epoch, self.parent = self.transactor.run(decide)
         self.name = f"epoch {self.epoch} of {self.job[0]}"
@@ -100,7 +101,7 @@ class Coordinator:
         token = AttemptToken(self.w.environment.new_id())
         parent = self.parent
         try:
-            opened = self.transactor.run(lambda state: lifecycle.open_checkpoint(state, self.job, self.epoch, token, parent))
+            opened = self.transactor.run(lambda state: checkpoints.open_checkpoint(state, self.job, self.epoch, token, parent))
         except RefusedError:
             return False
         self.opened(opened)
@@ -196,8 +197,8 @@ class Coordinator:
             request = replace(request, next_attempt=AttemptToken(w.environment.new_id()))
         following: list[AttemptOpened] = []
 
-        def decide(state: CatalogState) -> lifecycle.Transaction:
-            transaction = lifecycle.commit_checkpoint(state, self.job, request)
+        def decide(state: CatalogState) -> checkpoints.Transaction:
+            transaction = checkpoints.commit_checkpoint(state, self.job, request)
             following[:] = [fact for fact in transaction.facts if isinstance(fact, AttemptOpened)]
             return transaction
 
@@ -226,7 +227,7 @@ class Coordinator:
         is_forked = attempt.opened.parent_job_id not in (None, self.job)
         again = AttemptToken(self.w.environment.new_id()) if is_forked else None
         with suppress(AttemptEndedError):  # somebody was faster
-            opened = self.transactor.run(lambda state: lifecycle.end_attempt(state, self.job, token, Status.ABORTED, None, files, again))
+            opened = self.transactor.run(lambda state: checkpoints.end_attempt(state, self.job, token, Status.ABORTED, None, files, again))
             if opened is not None:
                 self.opened(opened)
         self.w.story.append(f"{self.name} {'expires' if expires else 'aborts'} {token}")
@@ -258,7 +259,7 @@ class Savepoint:
         if not live:
             return False
         ref, token = w.random.choice(live), AttemptToken(w.environment.new_id())
-        self.opened = self.transactor.run(lambda state: savepoint_rules.open_savepoint(state, ref, token, f"name {token}"))
+        self.opened = self.transactor.run(lambda state: savepoints.open_savepoint(state, ref, token, f"name {token}"))
         w.told_open.add(token)
         w.story.append(f"savepoint {token} of {ref.checkpoint_id} of {ref.job_id[0]}")
         return True
@@ -285,7 +286,7 @@ class Savepoint:
         w, request = self.w, self.request
         assert request is not None
         ref = Ref(opened.job_id, opened.parent_checkpoint_id)  # type: ignore[arg-type]
-        fact = self.transactor.run(lambda state: savepoint_rules.commit_savepoint(state, ref, request, is_outside=False))
+        fact = self.transactor.run(lambda state: savepoints.commit_savepoint(state, ref, request, is_outside=False))
         w.told.add((opened.job_id, int(fact.checkpoint_id)))
         w.story.append(f"savepoint {fact.checkpoint_id} of {opened.job_id[0]} is committed")
         return False
@@ -321,7 +322,7 @@ class Reader:
                     raise Violation(f"a reader lost {path} under its pin")
                 return True
             job, self.closing = self.opened.job_id, True
-            self.transactor.run(lambda state: lifecycle.end_attempt(state, job, token, Status.RELEASED, None))
+            self.transactor.run(lambda state: checkpoints.end_attempt(state, job, token, Status.RELEASED, None))
         except RetryError:
             return True
         except HoldfastError:
@@ -333,7 +334,7 @@ class Reader:
         if not live:
             return False
         ref, token = self.w.random.choice(live), AttemptToken(self.w.environment.new_id())
-        self.opened = self.transactor.run(lambda state: lifecycle.open_reading(state, ref, token))
+        self.opened = self.transactor.run(lambda state: checkpoints.open_reading(state, ref, token))
         self.todo = list(self.w.record.committed[ref.job_id, int(ref.checkpoint_id)].files)
         self.w.story.append(f"reader {token} pins {ref.checkpoint_id} of {ref.job_id[0]}")
         return True

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.catalog.commit_rule import Identity
 from holdfast.catalog.layers import base_layers, is_seen_whole, seen_groups
+from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.types import Ack, AttemptToken, ChainLimit, CheckpointId, CheckpointMetrics, Chunk, FileId, Role, Scope, StateInfo
 from holdfast.writers.increments import ParentState, on_parent, too_many_changes
 

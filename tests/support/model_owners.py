@@ -1,9 +1,10 @@
 """Owners of files in the model: tasks that write on their own account, let go of what they need no more, die, and are started again."""
 
-from holdfast.catalog import owned_files, owner_rules, paths
+from holdfast.catalog import paths
 from holdfast.catalog.errors import HoldfastError, RetryError
+from holdfast.catalog.rules import owned_files, owners
 from holdfast.catalog.types import AttemptToken, Chunk, FileId, JobId, OwnedFile, Role, Scope, StoredFile
-from holdfast.writers import owners
+from holdfast.writers import task_owned
 from tests.support.model_layers import Layered
 from tests.support.model_world import JOBS, World
 
@@ -39,7 +40,7 @@ class Owner:
         known = sorted(name for name, job in w.owners.items() if job == self.job)
         self.owner = w.random.choice(known) if known and w.random.random() < 0.5 else f"wal-{fresh}"
         w.owners[self.owner] = self.job
-        self.token = owners.own(self.transactor, w.storage, w.environment, self.job[0], self.owner, None).attempt
+        self.token = task_owned.own(self.transactor, w.storage, w.environment, self.job[0], self.owner, None).attempt
         w.told_open.add(self.token)
         w.story.append(f"task owns {self.owner} of {self.job[0]} ({self.token})")
         return True
@@ -62,7 +63,7 @@ class Owner:
         for chunk in chunks:
             w.owned.pop(chunk.file_id, None)
         files = [as_file(chunk, w) for chunk in chunks]
-        self.transactor.run(lambda state: owner_rules.release_files(state, self.job, self.owner, files))
+        self.transactor.run(lambda state: owners.release_files(state, self.job, self.owner, files))
         w.story.append(f"{self.owner} releases {[file.file_id for file in files]}")
         return True
 
@@ -79,7 +80,7 @@ def release_owner(w: World, transactor, job: JobId, owner: str, token: AttemptTo
     """By its task, or by an operator."""
     w.owned = {file_id: path for file_id, path in w.owned.items() if not paths.is_of(token, file_id)}
     w.story.append(f"{owner} is released")
-    transactor.run(lambda state: owner_rules.release_owner(state, job, owner))
+    transactor.run(lambda state: owners.release_owner(state, job, owner))
 
 
 def end(w: World, state) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from holdfast.catalog.ledger_memory import MemoryLedger
-from holdfast.catalog.storage_memory import MemoryStorage
+from holdfast.catalog.ledger.memory import MemoryLedger
+from holdfast.catalog.storage.memory import MemoryStorage
 from holdfast.catalog.transactions import READ_TRIES
 from tests.support.faults import Crash
 from tests.support.threads import T, at_once

@@ -1,7 +1,7 @@
 """A history of the model: what happens next, the operators who interfere, and the end at which everything is cleaned up."""
 
-from holdfast.catalog import lifecycle
 from holdfast.catalog.errors import HoldfastError
+from holdfast.catalog.rules import checkpoints
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import Status
 from tests.support import model_owners
@@ -25,7 +25,7 @@ def kill(w: World) -> None:
         job, token = w.random.choice(tokens)
         w.story.append(f"kill {token}")
         w.killed.add(token)
-        w.operator.run(lambda state: lifecycle.end_attempt(state, job, token, Status.KILLED, "operator"))
+        w.operator.run(lambda state: checkpoints.end_attempt(state, job, token, Status.KILLED, "operator"))
 
 
 def drop(w: World) -> None:
@@ -41,10 +41,10 @@ def hold(w: World) -> None:
     held = [(Ref(job_id, n), name) for job_id, job in state.jobs.items() for n, name in sorted(job.holds)]
     if held and w.random.random() < 0.6:
         ref, name = w.random.choice(held)
-        w.operator.run(lambda state: lifecycle.unhold(state, ref, name))
+        w.operator.run(lambda state: checkpoints.unhold(state, ref, name))
     elif live := [Ref(job_id, n) for job_id, job in state.jobs.items() for n in job.live]:
         ref = w.random.choice(live)
-        w.operator.run(lambda state: lifecycle.hold(state, ref, "keep", None))
+        w.operator.run(lambda state: checkpoints.hold(state, ref, "keep", None))
         w.story.append(f"hold {ref.checkpoint_id} of {ref.job_id[0]}")
 
 
@@ -107,7 +107,7 @@ def quiesce(w: World) -> None:
     w.operator = w.transactor()
     model_owners.end(w, w.operator.fresh())
     for token, opened in list(w.record.open.items()):
-        w.operator.run(lambda state, o=opened, t=token: lifecycle.end_attempt(state, o.job_id, t, Status.KILLED, "the end"))
+        w.operator.run(lambda state, o=opened, t=token: checkpoints.end_attempt(state, o.job_id, t, Status.KILLED, "the end"))
     for process in (Vacuum(w), Scrub(w)):
         while process.step():
             pass

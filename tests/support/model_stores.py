@@ -6,11 +6,11 @@ Which files of the parent a subtask may refer to, and what becomes of the acknow
 from holdfast.catalog import paths
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.types import Ack, CheckpointMetaData, CheckpointMetrics, Chunk, Role, Scope, StateInfo, StoredFile
-from holdfast.writers import directories
-from holdfast.writers.directories import DIRECTORY, FILE_LAYER, Share
-from holdfast.writers.directory_files import IMMUTABLE
-from holdfast.writers.directory_shares import DirectoryShares, shares_of
 from holdfast.writers.increments import ParentState
+from holdfast.writers.stores import writer
+from holdfast.writers.stores.shares import DirectoryShares, shares_of
+from holdfast.writers.stores.snapshot import IMMUTABLE
+from holdfast.writers.stores.writer import DIRECTORY, FILE_LAYER, Share
 from holdfast.writers.upload import UploadContext
 from tests.support.model_layers import GROUPS, Layered
 from tests.support.model_world import World
@@ -51,7 +51,7 @@ def _shares(w: World, opened: AttemptOpened, parent: Layered | None, call: int) 
 def _try(w: World, shares: DirectoryShares, subtask: int, number: int) -> Ack:
     """Some of the runs that the parent has of the subtask, and a new one, which may have the name of one that went."""
     context = shares.writer.context
-    known = directories._known(shares.writer.parent, Share(subtask=subtask))
+    known = writer._known(shares.writer.parent, Share(subtask=subtask))
     kept = {name: chunk for name, (chunk, _) in known.items() if w.random.random() < 0.6 and len(known) < len(NAMES)}
     label = f"{context.call}_{subtask}_{number}"
     path = paths.shared_file(context.job_id, context.metadata.checkpoint_id, context.attempt, label, "bin")

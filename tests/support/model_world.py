@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import job_rules
 from holdfast.catalog.cleanup import References
-from holdfast.catalog.commit_rule import Identity
-from holdfast.catalog.ledger_memory import MemoryLog
+from holdfast.catalog.ledger.memory import MemoryLog
+from holdfast.catalog.rules import jobs
+from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, JobId, Scope, Status
 from tests.support.faults import Crash
@@ -90,7 +90,7 @@ class World:
         self.story: list[str] = []
         self.operator, self.maintainer = self.transactor(), self.transactor()
         for job in JOBS:
-            self.operator.run(lambda state, job=job: job_rules.register(state, job, job[0], GROUPS))
+            self.operator.run(lambda state, job=job: jobs.register(state, job, job[0], GROUPS))
         self.log.durable_version = self.log.version
         self.calm = False
 

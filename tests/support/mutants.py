@@ -9,19 +9,19 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.catalog import commit_rule, job_rules, lifecycle, owned_files, owner_rules
 from holdfast.catalog import facts as f
 from holdfast.catalog.cleanup import OrphanRule, References, Verdict
-from holdfast.catalog.commit_facts import CommitRequest
-from holdfast.catalog.ledger_memory import MemoryLog
-from holdfast.catalog.lifecycle import Transaction
+from holdfast.catalog.ledger.memory import MemoryLog
+from holdfast.catalog.rules import checkpoints, handles, jobs, owned_files, owners
+from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, CheckpointRow, JobState, Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, Scope, Status
 from holdfast.compaction import vacuum
+from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
-from holdfast.writers.restore import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def replaced(where: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _commit_by_parent() -> AbstractContextManager[None]:
-    commit = lifecycle.commit_checkpoint
+    commit = checkpoints.commit_checkpoint
 
     def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
         job = state.job(job_id)
@@ -53,31 +53,31 @@ def _commit_by_parent() -> AbstractContextManager[None]:
         with replaced(job, "open_handles", of_parent):
             return commit(state, job_id, request)
 
-    return replaced(lifecycle, "commit_checkpoint", mutant)
+    return replaced(checkpoints, "commit_checkpoint", mutant)
 
 
 def _commit_by_the_change() -> AbstractContextManager[None]:
     """As if whatever parent a commit has had left its content open."""
-    commit, changes = lifecycle.commit_checkpoint, commit_rule.handle_changes
+    commit, changes = checkpoints.commit_checkpoint, handles.handle_changes
 
     def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
         def among_touched(job: JobId, seq: int, content: Any, open_handles: Any, among: Any = None) -> Any:
             of_content, of_open = ({i: have[i] for i in request.touched if i in have} for have in (content, open_handles))
             return changes(job, seq, of_content, of_open)
 
-        with replaced(lifecycle, "handle_changes", among_touched):
+        with replaced(checkpoints, "handle_changes", among_touched):
             return commit(state, job_id, request)
 
-    return replaced(lifecycle, "commit_checkpoint", mutant)
+    return replaced(checkpoints, "commit_checkpoint", mutant)
 
 
 def _layers_by_from_seq() -> AbstractContextManager[None]:
-    handle = commit_rule.handle
-    return replaced(commit_rule, "handle", lambda job_id, seq, chunk: replace(handle(job_id, seq, chunk), layer=seq))
+    handle = handles.handle
+    return replaced(handles, "handle", lambda job_id, seq, chunk: replace(handle(job_id, seq, chunk), layer=seq))
 
 
 def _fork_without_handles() -> AbstractContextManager[None]:
-    commit = lifecycle.commit_checkpoint
+    commit = checkpoints.commit_checkpoint
 
     def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
         transaction = commit(state, job_id, request)
@@ -86,18 +86,18 @@ def _fork_without_handles() -> AbstractContextManager[None]:
         kept = [x for x in transaction.facts if not (isinstance(x, f.HandleAdded) and (x.file_id, x.offset_bytes) in request.inherited)]
         return replace(transaction, facts=kept)
 
-    return replaced(lifecycle, "commit_checkpoint", mutant)
+    return replaced(checkpoints, "commit_checkpoint", mutant)
 
 
 def _claim_without_epoch() -> AbstractContextManager[None]:
-    begin_epoch = job_rules._epoch
+    begin_epoch = jobs._epoch
 
     def mutant(job: JobState, begin: Ref | None, claimed_by: JobId | None) -> list[f.Fact]:
         started, *ended = begin_epoch(job, begin, claimed_by)
         assert isinstance(started, f.Started)
         return [started, *ended] if claimed_by is None else [replace(started, epoch=job.epoch)]
 
-    return replaced(job_rules, "_epoch", mutant)
+    return replaced(jobs, "_epoch", mutant)
 
 
 def _copy_refers_to_its_source() -> AbstractContextManager[None]:
@@ -121,16 +121,16 @@ def _no_pins() -> AbstractContextManager[None]:
 
 
 def _commit_of_ended_attempt() -> AbstractContextManager[None]:
-    require = lifecycle.require_open
+    require = checkpoints.require_open
 
     def mutant(job: JobState, token: Any, what: str) -> Any:
         return job.attempts[token] if what == "commit" else require(job, token, what)
 
-    return replaced(lifecycle, "require_open", mutant)
+    return replaced(checkpoints, "require_open", mutant)
 
 
 def _no_epochs() -> AbstractContextManager[None]:
-    return replaced(lifecycle, "require_newest_epoch", lambda job, epoch, what: None)
+    return replaced(checkpoints, "require_newest_epoch", lambda job, epoch, what: None)
 
 
 def _savepoints_on_the_line() -> AbstractContextManager[None]:
@@ -139,7 +139,7 @@ def _savepoints_on_the_line() -> AbstractContextManager[None]:
 
 
 def _start_ends_all() -> AbstractContextManager[None]:
-    start = job_rules.start
+    start = jobs.start
 
     def mutant(state: CatalogState, job_id: JobId, begin: Ref | None, **options: Any) -> Transaction:
         transaction = start(state, job_id, begin, **options)
@@ -148,17 +148,17 @@ def _start_ends_all() -> AbstractContextManager[None]:
         ends = [f.AttemptEnded(job_id=job_id, seq=job.seq + 1, attempt=t, status=Status.KILLED, reason="start") for t in others]
         return replace(transaction, facts=[*transaction.facts, *ends])
 
-    return replaced(job_rules, "start", mutant)
+    return replaced(jobs, "start", mutant)
 
 
 def _open_on_dropped() -> AbstractContextManager[None]:
-    require = lifecycle.require_live
+    require = checkpoints.require_live
 
     def mutant(state: CatalogState, ref: Ref, what: str) -> None:
         if what != "build on":
             require(state, ref, what)
 
-    return replaced(lifecycle, "require_live", mutant)
+    return replaced(checkpoints, "require_live", mutant)
 
 
 def _no_compare_and_swap() -> AbstractContextManager[None]:
@@ -181,19 +181,19 @@ def _scrub_spares_gone() -> AbstractContextManager[None]:
 
 
 def _reuse_of_anything() -> AbstractContextManager[None]:
-    return replaced(lifecycle, "_require_own_or_inherited", lambda job, request: None)
+    return replaced(checkpoints, "_require_own_or_inherited", lambda job, request: None)
 
 
 def _owners_with_an_epoch() -> AbstractContextManager[None]:
     """As if an owner were an attempt of the newest coordinator."""
-    open_owner = owner_rules.open_owner
+    open_owner = owners.open_owner
 
     def mutant(state: CatalogState, job_id: JobId, name: str, token: Any, process: str | None = None) -> Transaction:
         transaction = open_owner(state, job_id, name, token, process)
         facts = [replace(fact, epoch=state.job(job_id).epoch) for fact in transaction.facts if isinstance(fact, f.AttemptOpened)]
         return replace(transaction, facts=facts)
 
-    return replaced(owner_rules, "open_owner", mutant)
+    return replaced(owners, "open_owner", mutant)
 
 
 def _owned_by_nobody() -> AbstractContextManager[None]:

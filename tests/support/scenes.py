@@ -11,9 +11,9 @@ from holdfast.catalog.errors import AttemptEndedError
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose, Status
 from holdfast.compaction.vacuum import VacuumPlan
-from holdfast.writers.beginnings import Mode
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.patience import Patience
+from holdfast.writers.failure_policy import Patience
+from holdfast.writers.start import Mode
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.stores import Stores

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import holdfast
-from holdfast.catalog.clock import SystemEnvironment
 from holdfast.catalog.creation import open_ledger
+from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.marker import read_marker
-from holdfast.catalog.storage_local import LocalStorage
+from holdfast.catalog.storage.local import LocalStorage
 from holdfast.facade import Catalog
 
 T = TypeVar("T")

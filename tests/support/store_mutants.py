@@ -5,11 +5,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from holdfast.catalog.types import Ack, Chunk, StoredFile
-from holdfast.writers import directories, directory_shares
-from holdfast.writers.by_subtask import BySubtask
-from holdfast.writers.directories import DirectoryWriter, Share
-from holdfast.writers.directory_shares import DirectoryShares
 from holdfast.writers.increments import Written, chunks_of
+from holdfast.writers.stores import shares as store_shares
+from holdfast.writers.stores import writer as store_writer
+from holdfast.writers.stores.by_subtask import BySubtask
+from holdfast.writers.stores.shares import DirectoryShares
+from holdfast.writers.stores.writer import DirectoryWriter, Share
 from tests.support.mutants import Mutant, replaced
 
 
@@ -18,7 +19,7 @@ def _by_name_and_size() -> AbstractContextManager[None]:
 
     def mutant(writer: DirectoryWriter, file, known, share: Share, label: str):  # type: ignore[no-untyped-def]
         if file.is_immutable and known is not None and known[1].size_bytes == file.size_bytes:
-            return directories._Uploaded(known[0], None)
+            return store_writer._Uploaded(known[0], None)
         return upload(writer, file, known, share, label)
 
     return replaced(DirectoryWriter, "_upload", mutant)
@@ -26,10 +27,10 @@ def _by_name_and_size() -> AbstractContextManager[None]:
 
 def _of_any_subtask() -> AbstractContextManager[None]:
     def mutant(parent: BySubtask, share: Share) -> dict[str, tuple[Chunk, StoredFile]]:
-        found = [(directories._chunk(chunk, share), file) for subtask in parent for chunk, file in parent[subtask]]
+        found = [(store_writer._chunk(chunk, share), file) for subtask in parent for chunk, file in parent[subtask]]
         return {chunk.name: (chunk, file) for chunk, file in found if chunk.name is not None and file is not None}
 
-    return replaced(directories, "_known", mutant)
+    return replaced(store_writer, "_known", mutant)
 
 
 def _missing_carried() -> AbstractContextManager[None]:
@@ -45,7 +46,7 @@ def _missing_carried() -> AbstractContextManager[None]:
             carried = tuple(chunk for chunk, _ in shares.writer.parent[subtask])
             shares._acks[subtask] = replace(stand_in, subtask=subtask, files=(), chunks=carried)
         assert there is not None
-        with replaced(directory_shares, "_require_all_groups", lambda acks, max_parallelism, what: None):
+        with replaced(store_shares, "_require_all_groups", lambda acks, max_parallelism, what: None):
             return finish(shares)
 
     return replaced(DirectoryShares, "finish", mutant)

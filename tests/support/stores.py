@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.catalog.clock import Environment
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import StateInfo
 from holdfast.writers.checkpoint_writer import CheckpointWriter
-from holdfast.writers.directory_reader import directory_reader
+from holdfast.writers.stores.reader import directory_reader
 from tests.support.invariants import told_of_files
 
 Files = Mapping[str, bytes]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeVar
 
 from holdfast.catalog.storage import Digest
-from holdfast.writers.local_files import LocalFile, LocalFiles
+from holdfast.writers.local.disk import LocalFile, LocalFiles
 from tests.support.faults import Faults, LostResponseError
 
 T = TypeVar("T")

@@ -15,17 +15,19 @@ from functools import partial
 from typing import Any, BinaryIO, Literal
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import lifecycle, paths, savepoint_rules
+from holdfast.catalog import paths
 from holdfast.catalog.cleanup import References, find_garbage
-from holdfast.catalog.commit_facts import CommitRequest
 from holdfast.catalog.ledger import Ledger
-from holdfast.catalog.ledger_memory import MemoryLedger, MemoryLog
+from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
 from holdfast.catalog.manifest import Manifest
+from holdfast.catalog.manifest_store import load_committed, place_of
 from holdfast.catalog.marker import create_marker
 from holdfast.catalog.queries import FoldedQueries
+from holdfast.catalog.rules import checkpoints, savepoints
+from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import PassingStorage
-from holdfast.catalog.storage_memory import MemoryStorage
+from holdfast.catalog.storage.memory import MemoryStorage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import (
     Ack,
@@ -47,17 +49,16 @@ from holdfast.catalog.types import (
 )
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
-from holdfast.writers.beginnings import Beginning, Mode, beginning, live_source
+from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
+from holdfast.writers.failure_policy import Patience
 from holdfast.writers.increments import ParentState, Written, in_full, on_parent
-from holdfast.writers.manifest_file import load_committed, place_of
-from holdfast.writers.owners import Owner, own, release
-from holdfast.writers.patience import Patience
 from holdfast.writers.registration import register_job
-from holdfast.writers.restore import Checkpoint
-from holdfast.writers.savepoints import SavepointWriter
+from holdfast.writers.savepoints.writer import SavepointWriter
+from holdfast.writers.start import Beginning, Mode, beginning, live_source
+from holdfast.writers.task_owned import Owner, own, release
 from holdfast.writers.upload import UploadContext
 from tests.support.faults import Faults
 from tests.support.faulty_ledger import FaultyLedger
@@ -387,7 +388,7 @@ class Process:
         """An attempt of the coordinator's epoch beside its own, as overlapping checkpoints are."""
         job_id, token = coordinator.job_id, AttemptToken(self.environment.new_id())
         ref = None if parent is None else Ref(job_id, CheckpointId(parent))
-        opened = self.transactor.run(lambda state: lifecycle.open_checkpoint(state, job_id, coordinator.epoch, token, ref))
+        opened = self.transactor.run(lambda state: checkpoints.open_checkpoint(state, job_id, coordinator.epoch, token, ref))
         job = self.transactor.known().job(job_id)
         return CheckpointWriter(
             storage=self.storage,
@@ -408,7 +409,7 @@ class Process:
 
     def commit_request(self, job_id: JobId, request: CommitRequest) -> f.CheckpointCommitted:
         transactor = Transactor(self.handle(), self.environment, handles_of=job_id)
-        fact: f.CheckpointCommitted = transactor.run(lambda state: lifecycle.commit_checkpoint(state, job_id, request))
+        fact: f.CheckpointCommitted = transactor.run(lambda state: checkpoints.commit_checkpoint(state, job_id, request))
         return fact
 
     # ---- what operators and readers do -------------------------------------------------------------------------------
@@ -422,11 +423,11 @@ class Process:
 
     def hold(self, number: int, name: str = "audit", job: str = JOB) -> None:
         ref = self.ref(number, job)
-        self.transactor.run(lambda state: lifecycle.hold(state, ref, name, None))
+        self.transactor.run(lambda state: checkpoints.hold(state, ref, name, None))
 
     def unhold(self, number: int, name: str = "audit", job: str = JOB) -> None:
         ref = self.ref(number, job)
-        self.transactor.run(lambda state: lifecycle.unhold(state, ref, name))
+        self.transactor.run(lambda state: checkpoints.unhold(state, ref, name))
 
     def kill(self, token: AttemptToken, job: str = JOB) -> None:
         self._end(token, Status.KILLED, job)
@@ -442,7 +443,7 @@ class Process:
     def pin(self, number: int, job: str = JOB) -> AttemptToken:
         """Open a reading attempt; returns its token, for `release`."""
         ref, token = self.ref(number, job), AttemptToken(self.environment.new_id())
-        self.transactor.run(lambda state: lifecycle.open_reading(state, ref, token))
+        self.transactor.run(lambda state: checkpoints.open_reading(state, ref, token))
         return token
 
     def release(self, token: AttemptToken, job: str = JOB) -> None:
@@ -461,7 +462,7 @@ class Process:
 
     def _end(self, token: AttemptToken, status: Status, job: str) -> None:
         job_id = self.transactor.fresh().job_named(job).job_id
-        self.transactor.run(lambda state: lifecycle.end_attempt(state, job_id, token, status, "by a test"))
+        self.transactor.run(lambda state: checkpoints.end_attempt(state, job_id, token, status, "by a test"))
 
     # ---- maintenance -------------------------------------------------------------------------------------------------
 
@@ -478,12 +479,12 @@ class Process:
         return run_scrub(self.plan_scrub() if plan is None else plan, self.transactor, self.storage, self.environment)
 
 
-def drop_or_dispose(state: CatalogState, ref: Ref, reason: str) -> lifecycle.Transaction:
+def drop_or_dispose(state: CatalogState, ref: Ref, reason: str) -> checkpoints.Transaction:
     """How an operator is rid of a checkpoint, or of a savepoint."""
-    lifecycle.require_live(state, ref, "drop")  # a second disposal is no error, and here it would be a drop that did nothing
+    checkpoints.require_live(state, ref, "drop")  # a second disposal is no error, and here it would be a drop that did nothing
     if state.checkpoint(ref).fact.is_savepoint:
-        return savepoint_rules.dispose(state, ref, deletes_now=False)
-    return lifecycle.drop(state, ref, reason)
+        return savepoints.dispose(state, ref, deletes_now=False)
+    return checkpoints.drop(state, ref, reason)
 
 
 def _parts(source: Checkpoint, info: StateInfo) -> list[bytes]:

@@ -1,0 +1,5 @@
+"""Storage: its port, and the adapters that keep files."""
+
+from holdfast.catalog.storage.port import COPY_BYTES, Digest, PassingStorage, Storage, StoredObject, copy_stream, read_committed
+
+__all__ = ["COPY_BYTES", "Digest", "PassingStorage", "Storage", "StoredObject", "copy_stream", "read_committed"]

@@ -1,0 +1,1 @@
+"""Views in SQL over the ledger, and the engine that answers them."""

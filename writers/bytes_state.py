@@ -1,0 +1,68 @@
+"""Small state as bytes: inlined in the manifest and the row up to a limit, beyond it an EXCLUSIVE file."""
+
+import hashlib
+
+from holdfast.catalog import paths
+from holdfast.catalog.environment import Environment
+from holdfast.catalog.errors import UsageError
+from holdfast.catalog.types import INLINE_LIMIT_BYTES, Ack, CheckpointMetrics, Chunk, Role, Scope, StoredFile
+from holdfast.writers.upload import UploadContext
+
+
+def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, environment: Environment) -> Ack:
+    """Digest the bytes and make them durable, as a file if they are too many to inline; returns the ack.
+
+    Raises:
+        UsageError: it is something else; nothing was written.
+    """
+    data = _plain(data, context.state)
+    began = environment.monotonic_s()
+    sha256 = hashlib.sha256(data).hexdigest()
+    digested = environment.monotonic_s()
+    file_id = paths.file_id(context.attempt, context.call, 0)
+    inline = len(data) <= INLINE_LIMIT_BYTES
+    files: tuple[StoredFile, ...] = ()
+    if not inline:
+        path = _place(context)
+        context.storage.create(path, data)
+        files = (StoredFile(file_id=file_id, path=path, size_bytes=len(data), sha256=sha256, scope=Scope.EXCLUSIVE),)
+    chunk = Chunk(
+        operator=context.operator,
+        state=context.state,
+        file_id=file_id,
+        scope=Scope.EXCLUSIVE,
+        role=Role.BASE,
+        layer=context.layer,
+        offset_bytes=0,
+        length_bytes=len(data),
+        sha256=sha256,
+        inline=data if inline else None,
+    )
+    metrics = CheckpointMetrics(
+        bytes_written=len(data),
+        digest_ms=round((digested - began) * 1000),
+        upload_ms=round((environment.monotonic_s() - digested) * 1000),
+    )
+    return Ack(
+        checkpoint_id=context.metadata.checkpoint_id,
+        attempt=context.attempt,
+        operator=context.operator,
+        state=context.state,
+        subtask=None,
+        files=files,
+        chunks=(chunk,),
+        metrics=metrics,
+    )
+
+
+def _place(context: UploadContext) -> str:
+    if context.directory is not None:
+        return f"{context.directory}/{context.call}.bytes"
+    return paths.exclusive_file(context.job_id, context.metadata.checkpoint_id, context.attempt, context.call, "bytes")
+
+
+def _plain(data: object, state: str) -> bytes:
+    if not isinstance(data, bytes | bytearray | memoryview):  # `bytes` would take a list, and make five NULs of a 5
+        msg = f"state {state!r} is given as {type(data).__name__}: write_bytes takes bytes, bytearray or memoryview; encode it first"
+        raise UsageError(msg)
+    return bytes(data)

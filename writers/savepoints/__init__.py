@@ -1,0 +1,1 @@
+"""Savepoints: complete copies, in the catalog or outside of it."""

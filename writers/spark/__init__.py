@@ -1,0 +1,1 @@
+"""States that are DataFrames: written, compared and read by Spark."""

@@ -1,0 +1,325 @@
+"""The step over state files: executors digest them, make them durable and read their footers, and the driver acknowledges what they found.
+
+Before a restore, executors verify them.
+One Spark job for all files. What an executor finds comes back as rows, never as an exception: a damaged file is an answer, not a
+failed task to be tried again.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.catalog.environment import Environment
+from holdfast.catalog.errors import AddressError, CorruptionError, NotDurableError, UnsafeSettingsError
+from holdfast.catalog.paths import file_id
+from holdfast.catalog.storage import Storage, StoredObject
+from holdfast.catalog.storage.local_walk import not_durable
+from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, Role, Scope, StateInfo, StoredFile
+from holdfast.writers.parquet.layout import Part, digest_all, digest_some, footer_of, parts_of
+from holdfast.writers.upload import UploadContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql.types import StructType
+
+TASK_BYTES = 32 * 1024 * 1024  # small files share a task: starting one costs as much as digesting some megabytes
+TASK_FILES = 64
+ASKED = 32  # tasks, of which each executor probably gets one
+
+PARQUET = "parquet"
+PART_FILE = re.compile(r"/part-(\d+)-[^/]*$")  # as Spark's writer names the file of a partition
+COUNTED_ROWS = "rows"  # the Observation's metric
+
+PART = pa.struct(
+    [
+        pa.field("offset_bytes", pa.int64(), nullable=False),
+        pa.field("length_bytes", pa.int64(), nullable=False),
+        pa.field("sha256", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("key_group_from", pa.int32()),
+        pa.field("key_group_to", pa.int32()),
+    ]
+)
+REPORT_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("sha256", pa.string()),
+        pa.field("parts", pa.list_(pa.field("item", PART, nullable=False)), nullable=False),
+        pa.field("digest_ms", pa.int64(), nullable=False),
+        pa.field("upload_ms", pa.int64()),
+        pa.field("subtask", pa.int32()),
+        pa.field("not_durable", pa.string()),
+        pa.field("errno", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReport:
+    """What an executor says of one file. Without a size: there is none where it ran; or its sync failed, and `not_durable` says how."""
+
+    path: str
+    size_bytes: int | None = None
+    sha256: str | None = None
+    parts: tuple[Part, ...] = ()
+    digest_ms: int = 0
+    upload_ms: int | None = None  # of the task that made the file, where it could be timed
+    subtask: int | None = None  # the number of that task's partition
+    not_durable: str | None = None
+    errno: int | None = None
+
+    @classmethod
+    def of_failed_sync(cls, path: str, error: NotDurableError) -> "FileReport":
+        """An answer, and not a failed task, which would be tried again: the next sync of the same bytes would succeed."""
+        return cls(path=path, not_durable=str(error), errno=error.errno)
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows or 0 for part in self.parts)
+
+
+def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject], environment: Environment) -> Sequence[FileReport]:
+    """Digest, sync and footer of files that Spark's own writer left, taken where the executors are; the files are durable when it returns.
+
+    Raises:
+        UnsafeSettingsError: an executor does not see a file as the driver does.
+        NotDurableError: a sync failed where an executor is; it is not tried again.
+    """
+    reports = _over_files(spark, files, partial(_seal_file, storage, environment))
+    sizes = {file.path: file.size_bytes for file in files}
+    for report in reports:
+        if report.size_bytes != sizes[report.path]:
+            found = "is not there" if report.size_bytes is None else f"has {report.size_bytes} bytes"
+            msg = (
+                f"{report.path} in {storage.address} has {sizes[report.path]} bytes on the driver and {found} on an executor: the hosts of "
+                "this session do not share the catalog's file system: mount it on every host at the same path"
+            )
+            raise UnsafeSettingsError(msg)
+    return reports
+
+
+def digests(spark: "SparkSession", storage: Storage, parts: Mapping[str, Sequence[Part]]) -> Sequence[FileReport]:
+    """Size of each file, and digests of these parts of it, as the executors read them; the rest of a file is not read."""
+    files = [StoredObject(path=path, size_bytes=sum(part.length_bytes for part in read)) for path, read in parts.items()]
+    return _over_files(spark, files, partial(digest_parts, storage, parts))
+
+
+def require_all_rows(reports: Sequence[FileReport], observation: "Observation", context: UploadContext) -> None:
+    """Raises CorruptionError unless the rows in the files are as many as the action counted."""
+    written, found = int(observation.get[COUNTED_ROWS]), sum(report.rows for report in reports)
+    if written != found:
+        msg = (
+            f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}, attempt {context.attempt}: Spark counted "
+            f"{written} rows, and the {len(reports)} files hold {found}: the write is incomplete, and nothing of it was acknowledged: "
+            "mount the catalog's file system on every host at the same path, if one lacks it, and write again in a new attempt"
+        )
+        raise CorruptionError(msg)
+
+
+def require_root_on_executors(spark: "SparkSession", storage: Storage) -> None:
+    """Raises AddressError, which names a host, if an executor that answers does not see the root. To explain why files are missing."""
+    answers = spark.range(0, ASKED, 1, ASKED).mapInArrow(partial(_complaints, storage), "complaint string").collect()
+    if answers:
+        raise AddressError(answers[0].complaint)
+
+
+def _complaints(storage: Storage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        try:
+            storage.require_root()
+        except AddressError as error:
+            yield pa.RecordBatch.from_pylist([{"complaint": str(error)}])
+
+
+def acks_for(reports: Iterable[FileReport], context: UploadContext, *, upload_ms: int, sort_ms: int | None = None) -> list[Ack]:
+    """The acks of a write call, in the order of the files' paths: one for each file, which is a task's; one without files if there is none.
+
+    `upload_ms` is of the whole call, for tasks that could not time their own; `sort_ms` is of all tasks, and told once.
+    """
+    ordered = sorted(reports, key=lambda report: report.path)
+    if not ordered:
+        return [_ack((), context, CheckpointMetrics(rows=0, upload_ms=upload_ms, sort_ms=sort_ms))]
+    return [_file_ack(report, i, context, upload_ms, None if i else sort_ms) for i, report in enumerate(ordered)]
+
+
+def _file_ack(report: FileReport, index: int, context: UploadContext, upload_ms: int, sort_ms: int | None) -> Ack:
+    metrics = CheckpointMetrics(
+        bytes_written=report.size_bytes or 0,
+        rows=report.rows,
+        upload_ms=upload_ms if report.upload_ms is None else report.upload_ms,
+        digest_ms=report.digest_ms,
+        sort_ms=sort_ms,
+    )
+    file = _stored_file(report, index, context)
+    chunks = tuple(_chunk(part, file, context, report.subtask) for part in report.parts)
+    return _ack(chunks, context, metrics, (file,), report.subtask)
+
+
+def _ack(
+    chunks: tuple[Chunk, ...],
+    context: UploadContext,
+    metrics: CheckpointMetrics,
+    files: tuple[StoredFile, ...] = (),
+    subtask: int | None = None,
+) -> Ack:
+    return Ack(
+        checkpoint_id=context.metadata.checkpoint_id,
+        attempt=context.attempt,
+        operator=context.operator,
+        state=context.state,
+        subtask=subtask,
+        files=files,
+        chunks=chunks,
+        metrics=metrics,
+    )
+
+
+def state_info(df: "DataFrame", context: UploadContext, acks: Iterable[Ack]) -> StateInfo:
+    """What the checkpoint says of the state that this write call made: the user's schema (names exactly as they are) and its figures."""
+    return state_info_of(df.schema, context, acks)
+
+
+def state_info_of(schema: "StructType", context: UploadContext, acks: Iterable[Ack]) -> StateInfo:
+    """As `state_info`, of rows in this schema."""
+    chunks = [chunk for ack in acks for chunk in ack.chunks]
+    return StateInfo(
+        operator=context.operator,
+        state=context.state,
+        format=PARQUET,
+        key_columns=context.key_columns,
+        schema=schema.json(),
+        rows=sum(chunk.rows or 0 for chunk in chunks),
+        total_bytes=sum(chunk.length_bytes for chunk in chunks),
+    )
+
+
+def collect_reports(reported: "DataFrame") -> Sequence[FileReport]:
+    """Run the DataFrame, of rows in REPORT_SCHEMA, once. Raises NotDurableError."""
+    rows = (row.asDict(recursive=True) for row in reported.collect())
+    return require_durable([FileReport(**{**row, "parts": tuple(Part(**part) for part in row["parts"])}) for row in rows])
+
+
+def require_durable(reports: Sequence[FileReport]) -> Sequence[FileReport]:
+    """The reports, if no executor failed to make its file durable. Raises NotDurableError, with the first one's words."""
+    failed = next((report for report in reports if report.not_durable is not None), None)
+    if failed is None:
+        return reports
+    error = NotDurableError(failed.not_durable)
+    error.errno = failed.errno
+    raise error
+
+
+def report_schema() -> "StructType":
+    """REPORT_SCHEMA as Spark's type."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(REPORT_SCHEMA)
+
+
+def report_batch(reports: Sequence[FileReport]) -> pa.RecordBatch:
+    """Rows for the JVM, in the explicit types that it insists on."""
+    return pa.RecordBatch.from_pylist([asdict(report) for report in reports], schema=REPORT_SCHEMA)
+
+
+def _stored_file(report: FileReport, index: int, context: UploadContext) -> StoredFile:
+    assert report.size_bytes is not None
+    assert report.sha256 is not None
+    return StoredFile(
+        file_id=file_id(context.attempt, context.call, index),
+        path=report.path,
+        size_bytes=report.size_bytes,
+        sha256=report.sha256,
+        scope=Scope.EXCLUSIVE if context.metadata.is_savepoint else Scope.SHARED,
+    )
+
+
+def _chunk(part: Part, file: StoredFile, context: UploadContext, subtask: int | None) -> Chunk:
+    """With its range of key groups; without keys, with the subtask that wrote it."""
+    assert part.sha256 is not None
+    low, high = part.key_group_from, part.key_group_to
+    if not context.key_columns:
+        low = high = None
+    elif part.rows is not None and (low is None or high is None):
+        low, high = 0, context.max_parallelism - 1  # without statistics (or rows) it may hold any group
+    return Chunk(
+        operator=context.operator,
+        state=context.state,
+        file_id=file.file_id,
+        scope=file.scope,
+        role=Role.FOOTER if part.rows is None else context.role,
+        layer=context.layer,
+        offset_bytes=part.offset_bytes,
+        length_bytes=part.length_bytes,
+        sha256=part.sha256,
+        rows=part.rows,
+        subtask=None if context.key_columns else subtask,
+        key_group_from=low,
+        key_group_to=high,
+    )
+
+
+def _over_files(spark: "SparkSession", files: Sequence[StoredObject], work: Callable[[str], FileReport]) -> Sequence[FileReport]:
+    shares = _shares(files)
+    if not shares:
+        return []
+    numbers = spark.range(0, len(shares), 1, len(shares))
+    return collect_reports(numbers.mapInArrow(partial(_work_on_shares, shares, work), report_schema()))
+
+
+def _shares(files: Sequence[StoredObject]) -> list[list[str]]:
+    """The files' paths, in their order, as the shares of tasks."""
+    shares: list[list[str]] = []
+    share_bytes = 0
+    for file in files:
+        if not shares or share_bytes + file.size_bytes > TASK_BYTES or len(shares[-1]) == TASK_FILES:
+            shares.append([])
+            share_bytes = 0
+        shares[-1].append(file.path)
+        share_bytes += file.size_bytes
+    return shares
+
+
+def _work_on_shares(
+    shares: list[list[str]], work: Callable[[str], FileReport], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield report_batch([work(path) for number in batch.column(0).to_pylist() for path in shares[number]])
+
+
+def digest_parts(storage: Storage, parts: Mapping[str, Sequence[Part]], path: str) -> FileReport:
+    """Size of a file, and digests of these parts of it; the rest of it is not read."""
+    try:
+        size_bytes = storage.size(path)
+        return FileReport(path=path, size_bytes=size_bytes, parts=digest_some(storage, path, parts[path]))
+    except FileNotFoundError:
+        return FileReport(path=path)
+
+
+def _seal_file(storage: Storage, environment: Environment, path: str) -> FileReport:
+    started = environment.monotonic_s()
+    try:
+        digest, parts = digest_all(storage, path, parts_of(footer_of(storage, path), storage.size(path)))
+    except FileNotFoundError:
+        return FileReport(path=path)
+    digest_ms = milliseconds(started, environment)
+    try:
+        storage.make_durable(path)
+    except NotDurableError as error:
+        return FileReport.of_failed_sync(path, error)
+    except FileNotFoundError:
+        return FileReport(path=path)
+    except OSError as error:  # of whatever storage: it is the sync that failed
+        return FileReport.of_failed_sync(path, not_durable(path, error))
+    part = PART_FILE.search(path)
+    subtask = int(part[1]) if part else None
+    return FileReport(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256, parts=parts, digest_ms=digest_ms, subtask=subtask)
+
+
+def milliseconds(started_s: float, environment: Environment) -> int:
+    """Whole milliseconds since `started_s`, at least 1 of anything that was done."""
+    return max(1, round((environment.monotonic_s() - started_s) * 1000))

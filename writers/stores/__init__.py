@@ -1,0 +1,1 @@
+"""States of embedded stores: directories of files, of one subtask each."""
