@@ -53,13 +53,13 @@ bench: $(JARS) ## every benchmark, with its goal
 	@$(BIN)/python -m benchmarks
 
 model: $(INSTALLED) ## random histories of the protocol over the real decisions (HISTORIES=100000)
-	@$(BIN)/python -m tests.model --histories $(HISTORIES)
+	@$(BIN)/python -m tests.protocol.model --histories $(HISTORIES)
 
 soak: $(JARS) ## real processes, killed at random (ROUNDS=100)
-	@$(BIN)/python -m tests.soak --rounds $(ROUNDS)
+	@$(BIN)/python -m tests.protocol.soak --rounds $(ROUNDS)
 
 fuzz: $(INSTALLED) ## hostile input for everything that takes some (EXAMPLES=2000)
-	@$(BIN)/python -m tests.fuzz --examples $(EXAMPLES)
+	@$(BIN)/python -m tests.protocol.fuzz --examples $(EXAMPLES)
 
 clean: ## remove .venv, caches and build outputs
 	@rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 
-pytest_plugins = ["tests.spark_support"]
+pytest_plugins = ["tests.support.spark_support"]
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The ledger as a Delta table, through delta-rs, on a local file system.
 
-Two habits of delta-rs shape this module (measured; `tests/ledger_contract.py` holds them):
+Two habits of delta-rs shape this module (measured; `tests/catalog/ledger_contract.py` holds them):
 * A handle that moves hides conflicts. So the handle is the snapshot, and only `refresh` moves it; a commit that loses its race goes on with
   another handle (`delta_commit.py`).
 * It syncs nothing. A data file and its name are synced before the commit is sent; commits when `make_durable` is called.

@@ -1,1 +1,1 @@
-"""Files of every released format, as their version wrote them: `format-<n>/` by `make.py`, read by `tests/test_golden.py`."""
+"""Files of every released format, as their version wrote them: `format-<n>/` by `make.py`, read by `tests/protocol/test_golden.py`."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 import holdfast
 from holdfast.catalog.manifest import MANIFEST_FORMAT
 from holdfast.catalog.types import INLINE_LIMIT_BYTES
-from tests.spark_support import build_session, session_settings
+from tests.support.spark_support import build_session, session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,48 @@
+"""The cleanup query has two texts, SQL for real catalogs and Python for the model: on every history that the model makes they agree."""
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.catalog.cleanup import GarbageFile, References, find_garbage
+from holdfast.catalog.facts import Fact
+from holdfast.catalog.schema import Operation, to_table
+from holdfast.catalog.views import duckdb_engine
+from tests.protocol.model import history
+from tests.support.model_ports import NOW
+
+OPERATION = Operation(operation_id="op", at=NOW, by="model")
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), share=st.floats(0.3, 1.0), order=st.randoms(use_true_random=False))
+def test_sql_and_python_find_the_same_garbage(seed: int, share: float, order) -> None:
+    """At any version of any history, and in whatever order compaction left the rows."""
+    commits = history(seed, steps=80, rest=False).log.commits
+    facts = [fact for commit in commits[: max(2, round(share * len(commits)))] for fact in commit.facts]
+    garbage = find_garbage(References.of(facts))
+    expected = (_sorted(garbage.unreferenced), _sorted(garbage.condemned))
+    assert _by_sql(facts) == expected
+    order.shuffle(facts)
+    assert _by_sql(facts) == expected
+    garbage = find_garbage(References.of(facts))
+    assert (_sorted(garbage.unreferenced), _sorted(garbage.condemned)) == expected
+
+
+def test_the_histories_have_garbage_of_every_kind() -> None:
+    """Or the two would agree on nothing at all."""
+    found = [find_garbage(References.of([f for c in history(seed, rest=False).log.commits for f in c.facts])) for seed in range(30)]
+    assert sum(bool(garbage.unreferenced) for garbage in found) > 10
+    assert any(garbage.condemned for garbage in found)
+    assert sum("/taskowned/" in file.path for garbage in found for file in garbage.unreferenced) > 3
+
+
+def _by_sql(facts: Sequence[Fact]) -> tuple[list[GarbageFile], list[GarbageFile]]:
+    with duckdb_engine.offline_connection() as connection:
+        duckdb_engine.views_over(connection, to_table(facts, OPERATION))
+        return duckdb_engine.unreferenced_files(connection), duckdb_engine.condemned_files(connection)
+
+
+def _sorted(files: Sequence[GarbageFile]) -> list[GarbageFile]:
+    return sorted(files, key=lambda file: file.file_id)
