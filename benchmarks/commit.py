@@ -29,8 +29,8 @@ from holdfast.catalog.ledger import delta_entry, delta_log
 from holdfast.catalog.ledger.delta import CONFIGURATION, DeltaLedger
 from holdfast.catalog.ledger.delta_data import DICTIONARY_FROM_ROWS, PRUNING_COLUMNS
 from holdfast.catalog.rules import checkpoints, jobs
-from holdfast.catalog.rules.checkpoints import Transaction
 from holdfast.catalog.rules.commit_facts import CommitRequest
+from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.schema import SCHEMA, Operation, to_table
 from holdfast.catalog.state import CatalogState
@@ -151,7 +151,7 @@ class Job:
     def commit_request(self, request: CommitRequest) -> float:
         """The seconds of the commit of this request, after which the next one may be made."""
 
-        def decide(state: CatalogState) -> Transaction:
+        def decide(state: CatalogState) -> Decision:
             transaction = checkpoints.commit_checkpoint(state, self.job_id, request)
             self.facts = transaction.facts
             return transaction

@@ -15,9 +15,10 @@ from deltalake import DeltaTable
 
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
 from benchmarks.ledger_facts import Size, write_ledger
-from holdfast.catalog.cleanup import GarbageFile
-from holdfast.catalog.queries import SqlQueries
 from holdfast.catalog.views import duckdb_engine
+from holdfast.compaction import queries
+from holdfast.compaction.garbage import GarbageFile
+from holdfast.compaction.queries import SqlQueries
 
 ROUNDS = 11
 AT_MOST = 1.3
@@ -115,7 +116,7 @@ def _hash(files: Sequence[str]) -> list[str]:
 
 def _query(ledger: Path, version: int) -> object:
     with duckdb_engine.connect(str(ledger), version=version) as connection:
-        return duckdb_engine.garbage(connection)
+        return queries.garbage(connection)
 
 
 def _ours(ledger: Path) -> Answer:

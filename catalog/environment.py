@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-VERSION = "0.1.0"
+from holdfast.catalog import VERSION
+
 THREADS = 4  # of a process, for files that are copied beside its own work
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from holdfast.catalog.errors import (
 from holdfast.catalog.facts import Fact, RunEnded
 from holdfast.catalog.forks import ProcessLock
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
-from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import HANDLE_KINDS, LIFECYCLE_KINDS, ROW_KINDS, CatalogState, in_order
 from holdfast.catalog.types import Scope
@@ -88,7 +88,7 @@ class Transactor:
         with self._lock:
             self._handles_of, self._loaded = job_id, None
 
-    def run(self, decide: Callable[[CatalogState], Transaction]) -> Any:
+    def run(self, decide: Callable[[CatalogState], Decision]) -> Any:
         """Commit what `decide` says, at most once, and return its result when the commit is durable.
 
         `decide` is pure and may be called several times. What it raises from memory alone is checked once more against the newest
@@ -127,7 +127,7 @@ class Transactor:
 
     def append(self, facts: Sequence[Fact]) -> None:
         """Commit facts that belong to no lifecycle transaction: they conflict with nothing."""
-        self.run(lambda _: Transaction(facts, {}))
+        self.run(lambda _: Decision(facts, {}))
 
     def _mend(self) -> None:
         """Before anything is committed on a log that a loss of power has torn; a fact says what was done and why."""
@@ -150,7 +150,7 @@ class Transactor:
             )
             self.append([repaired])
 
-    def _send(self, transaction: Transaction) -> tuple[str, Exception | None]:
+    def _send(self, transaction: Decision) -> tuple[str, Exception | None]:
         """Append once; the operation's id, and what was raised, which does not say whether it landed."""
         operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
         self._require_durable()
@@ -160,7 +160,7 @@ class Transactor:
             return operation.operation_id, error
         return operation.operation_id, None
 
-    def _has_landed(self, sent: tuple[str, Exception | None], transaction: Transaction) -> bool:
+    def _has_landed(self, sent: tuple[str, Exception | None], transaction: Decision) -> bool:
         """Whether the transaction is committed (and now durable), or lost its race."""
         operation_id, failure = sent
         subject = ", ".join(transaction.keys) or "no job"
@@ -185,7 +185,7 @@ class Transactor:
             raise RetryError(msg) from failure
         return False
 
-    def _catch_up(self, operation_id: str | None = None, own: Transaction | None = None) -> bool:
+    def _catch_up(self, operation_id: str | None = None, own: Decision | None = None) -> bool:
         """Move to the newest version; whether the operation is among what is new. A reading that fails is tried again a few times.
 
         Raises RetryError when every try failed.
@@ -226,7 +226,7 @@ class Transactor:
         assert self._loaded is not None
         return self._loaded
 
-    def _move(self, operation_id: str | None, own: Transaction | None) -> bool:
+    def _move(self, operation_id: str | None, own: Decision | None) -> bool:
         """By replaying what is newer, or by reading everything where there is no memory or no log."""
         try:
             commits = self._ledger.refresh()
@@ -240,7 +240,7 @@ class Transactor:
         self._reload()
         return operation_id is not None and self._ledger.has_operation(operation_id)
 
-    def _replay(self, commits: Sequence[LoggedCommit], operation_id: str | None, own: Transaction | None) -> bool:
+    def _replay(self, commits: Sequence[LoggedCommit], operation_id: str | None, own: Decision | None) -> bool:
         assert self._loaded is not None
         found = False
         for commit in commits:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.catalog import paths
-from holdfast.catalog.cleanup import OrphanRule, Verdict
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedFileError, ForeignTokensError
 from holdfast.catalog.manifest import attempt_in
-from holdfast.catalog.queries import Queries
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken
+from holdfast.compaction.orphans import OrphanRule, Verdict
+from holdfast.compaction.queries import Queries
 from holdfast.compaction.runs import MaintenanceRun
 
 SHOWN = 5

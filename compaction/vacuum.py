@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.catalog import paths
-from holdfast.catalog.cleanup import Garbage, GarbageFile
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.facts import Condemned, Fact, Gone
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.transactions import Transactor
+from holdfast.compaction.garbage import Garbage, GarbageFile
 from holdfast.compaction.runs import MaintenanceRun
 
 BATCH_FILES = 1000

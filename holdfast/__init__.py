@@ -7,7 +7,7 @@ DuckDB, and `holdfast --version` waits for neither.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.catalog.environment import VERSION
+from holdfast.catalog import VERSION
 from holdfast.catalog.errors import (
     AddressError,
     AlreadyExistsError,

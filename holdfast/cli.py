@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from holdfast import report
-from holdfast.catalog.environment import VERSION
+from holdfast.catalog import VERSION
 from holdfast.catalog.errors import (
     AttemptEndedError,
     CorruptionError,

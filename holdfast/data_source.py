@@ -20,7 +20,7 @@ from holdfast.catalog.errors import DamagedFileError, UsageError
 from holdfast.catalog.file_checks import may_be_misplaced
 from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.marker import read_marker
-from holdfast.catalog.rules import checkpoints
+from holdfast.catalog.rules import decision
 from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.guard import GuardedStorage
@@ -120,7 +120,7 @@ def find_state(options: Mapping[str, str]) -> FoundState:
     transactor = open_transactor(storage, SystemEnvironment())
     number = _number(options.get("checkpoint"))
     ref = transactor.look(lambda state: ref_of(state, options["job"], number))
-    transactor.look(lambda state: checkpoints.require_live(state, ref, "read"))
+    transactor.look(lambda state: decision.require_live(state, ref, "read"))
     checkpoint = open_committed(storage, transactor.look(lambda state: state.checkpoint(ref)).fact, is_kept=kept_by(transactor, ref))
     info = checkpoint.require_state(options["state"], "parquet")
     chunks, files = tuple(checkpoint.manifest.chunks_of(info)), file_rows(checkpoint.manifest.files.values())

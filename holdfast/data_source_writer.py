@@ -22,7 +22,7 @@ from holdfast.catalog.manifest_store import load_committed
 from holdfast.catalog.marker import read_marker
 from holdfast.catalog.murmur3 import hash_columns, key_group_of
 from holdfast.catalog.rules import checkpoints, jobs
-from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.guard import GuardedStorage
@@ -90,9 +90,9 @@ def _require_hashes(schema: StructType, state: str, key: Sequence[str]) -> None:
             raise UsageError(msg) from error
 
 
-def _start(state: CatalogState, job_id: JobId, token: AttemptToken) -> Transaction:
+def _start(state: CatalogState, job_id: JobId, token: AttemptToken) -> Decision:
     started = jobs.start(state, job_id, head_to_go_on_from(state, state.job(job_id)), first=token)
-    return Transaction(started.facts, started.keys, next(fact for fact in started.facts if isinstance(fact, AttemptOpened)))
+    return Decision(started.facts, started.keys, next(fact for fact in started.facts if isinstance(fact, AttemptOpened)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

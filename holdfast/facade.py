@@ -17,7 +17,6 @@ from holdfast.catalog.ledger import delta_verify
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.marker import Marker, read_marker
 from holdfast.catalog.process_identity import this_process
-from holdfast.catalog.queries import SqlQueries
 from holdfast.catalog.rules import checkpoints, savepoints
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
@@ -37,6 +36,7 @@ from holdfast.catalog.types import (
 )
 from holdfast.catalog.views import duckdb_engine
 from holdfast.compaction.evidence import require_unneeded
+from holdfast.compaction.queries import SqlQueries
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify

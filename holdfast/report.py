@@ -19,8 +19,8 @@ from holdfast.catalog.texts import escaped
 if TYPE_CHECKING:  # the command line prints its help by this module, and needs no engine for that
     import duckdb
 
-    from holdfast.catalog.cleanup import GarbageFile
     from holdfast.catalog.storage import StoredObject
+    from holdfast.compaction.garbage import GarbageFile
     from holdfast.compaction.scrub import ScrubReport
     from holdfast.compaction.vacuum import VacuumReport
     from holdfast.compaction.verify import VerifyReport

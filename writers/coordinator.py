@@ -26,9 +26,9 @@ from holdfast.catalog.errors import (
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.manifest_store import load_committed
-from holdfast.catalog.rules import checkpoints, jobs
-from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules import checkpoints, decision, jobs
 from holdfast.catalog.rules.commit_facts import CommitRequest
+from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.local import open_storage
@@ -296,7 +296,7 @@ class Coordinator:
         except DamagedFileError:
             if self._transactor.look(beginning.find) != ref:
                 return None
-            self._transactor.look(lambda state: checkpoints.require_live(state, ref, "begin with"))
+            self._transactor.look(lambda state: decision.require_live(state, ref, "begin with"))
             raise
         self._require_same_groups(manifest)
         names = beginning.mapped.names_in(Checkpoint(manifest, self._storage), copies=False)
@@ -331,7 +331,7 @@ class Coordinator:
     def _go_on(self) -> JobState:
         """The job as it is now, if this coordinator is still its newest. A commit that nobody answered is settled first."""
         job = self._transactor.fresh().job(self._job_id)
-        checkpoints.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
+        decision.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
         if self._doubt is not None:
             self._settle(*self._doubt)
             job = self._transactor.known().job(self._job_id)
@@ -416,7 +416,7 @@ class Coordinator:
 
     def _require_open(self, token: AttemptToken) -> None:
         """Raises AttemptEndedError, FencedError."""
-        self._transactor.look(lambda state: checkpoints.require_open(state.job(self._job_id), token, "go on with"))
+        self._transactor.look(lambda state: decision.require_open(state.job(self._job_id), token, "go on with"))
 
     def _end(
         self, token: AttemptToken, reason: str, files: Sequence[StoredFile] = (), again: AttemptToken | None = None
@@ -438,25 +438,25 @@ class Coordinator:
         return self._manifest
 
 
-def _start(state: CatalogState, job_id: JobId, beginning: Beginning, found: Ref | None, first: AttemptToken | None) -> Transaction:
+def _start(state: CatalogState, job_id: JobId, beginning: Beginning, found: Ref | None, first: AttemptToken | None) -> Decision:
     """The start, if what it begins with is still what was found and checked; else nothing, and None.
 
     What is copied becomes the head when its copy is committed; until then it stays what it was, if that is still there.
     """
     if beginning.find(state) != found:
-        return Transaction([], {}, None)
+        return Decision([], {}, None)
     parent, source = found, None
     if beginning.source is not None:
         before, source = state.job(job_id).begin, found
         parent = before if before is not None and state.checkpoint(before).live else None
     started = jobs.start(state, job_id, parent, claim=beginning.claim, first=first, source=source)
-    return Transaction(started.facts, started.keys, (started.result, parent, _opened_by(started)))
+    return Decision(started.facts, started.keys, (started.result, parent, _opened_by(started)))
 
 
-def _commit(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
+def _commit(state: CatalogState, job_id: JobId, request: CommitRequest) -> Decision:
     committed = checkpoints.commit_checkpoint(state, job_id, request)
-    return Transaction(committed.facts, committed.keys, (committed.result, _opened_by(committed)))
+    return Decision(committed.facts, committed.keys, (committed.result, _opened_by(committed)))
 
 
-def _opened_by(transaction: Transaction) -> AttemptOpened | None:
+def _opened_by(transaction: Decision) -> AttemptOpened | None:
     return next((fact for fact in transaction.facts if isinstance(fact, AttemptOpened)), None)

@@ -6,7 +6,7 @@ from holdfast.catalog import paths
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.key_groups import default_max_parallelism
-from holdfast.catalog.rules import checkpoints, jobs
+from holdfast.catalog.rules import decision, jobs
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import ChainLimit, JobId, KeepAll, KeepLast, OnEnd
@@ -38,9 +38,9 @@ def register_job(
         )
         raise RefusedError(msg)
 
-    def decide(state: CatalogState) -> checkpoints.Transaction:
+    def decide(state: CatalogState) -> decision.Decision:
         if name in state.names:  # another process registered it while this one was about to
-            return checkpoints.Transaction([], {})
+            return decision.Decision([], {})
         return jobs.register(state, fresh_id, name, groups)
 
     wanted = of_source if max_parallelism is None else max_parallelism

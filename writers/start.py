@@ -14,7 +14,7 @@ from holdfast.catalog import paths
 from holdfast.catalog.errors import AddressError, DamagedFileError, NotFoundError, RefusedError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.manifest_store import load_manifest
-from holdfast.catalog.rules import checkpoints
+from holdfast.catalog.rules import decision
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.local import open_storage
@@ -121,7 +121,7 @@ def head_to_go_on_from(state: CatalogState, job: JobState) -> Ref | None:
 
 def _of_this_catalog(ref: Ref, mode: Mode | None, mapped: Mapped, name: str, storage: Storage, transactor: Transactor) -> Beginning:
     owner, row = transactor.look(lambda state: (state.job(ref.job_id), state.checkpoint(ref)))
-    transactor.look(lambda state: checkpoints.require_live(state, ref, "begin with"))  # before a job is registered for it
+    transactor.look(lambda state: decision.require_live(state, ref, "begin with"))  # before a job is registered for it
     source = partial(live_source, storage, transactor, ref, row.fact)
     if row.fact.is_savepoint:
         return replace(_copied(source(), mode, mapped), find=lambda _: ref)
@@ -147,7 +147,7 @@ def live_source(storage: Storage, transactor: Transactor, ref: Ref, fact: Checkp
     try:
         return open_committed(storage, fact)
     except DamagedFileError:
-        transactor.look(lambda state: checkpoints.require_live(state, ref, "start from"))
+        transactor.look(lambda state: decision.require_live(state, ref, "start from"))
         raise
 
 

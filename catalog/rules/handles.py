@@ -1,15 +1,13 @@
-"""The commit rule and retention of the design, section 3 and section 5: pure, membership by chunk.
+"""The commit rule of the design, section 3: which handles a commit ends and adds. Pure; membership by chunk.
 
 A commit at seq S has its full content T. C is the set of the job's chunks whose intervals are open at the validated snapshot,
 never the parent's content: a dropped branch's open intervals would otherwise swallow new checkpoints.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Collection, Iterable, Mapping
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.state import CatalogState, JobState, Ref
-from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, JobId, KeepLast, Retention, Scope
+from holdfast.catalog.types import AttemptToken, Chunk, FileId, JobId, Scope
 
 Identity = tuple[FileId, int]
 
@@ -66,44 +64,3 @@ def handle(job_id: JobId, seq: int, chunk: Chunk, savepoint: AttemptToken | None
         to_seq=seq + 1 if chunk.scope is Scope.EXCLUSIVE else None,
         inline=chunk.inline,
     )
-
-
-def retired(job: JobState, committed: CheckpointId, parent: CheckpointId | None, seq: int, retention: Retention) -> list[CheckpointId]:
-    """The live checkpoints that retention drops in the commit of `committed` (not yet in `job`) at `seq`.
-
-    Keep-last counts the checkpoints of the head's ancestry, not ids, and no savepoint that the job started from. A checkpoint that a
-    rollback abandoned goes when `count` live ones of the head's ancestry have a higher seq. Held checkpoints and savepoints stay.
-    """
-    if not isinstance(retention, KeepLast):
-        return []
-    line = (row.fact.seq for row in job.ancestry(parent) if row.counts)
-    kept = [seq, *islice(line, retention.count - 1)]
-    if len(kept) < retention.count:
-        return []
-    oldest_kept = min(kept)
-    return [n for n, row in job.droppable() if n != committed and row.fact.seq < oldest_kept]
-
-
-def retired_by_claim(
-    state: CatalogState, job: JobState, parent: Ref | None, retention: Retention
-) -> Iterator[tuple[JobState, list[CheckpointId]]]:
-    """Of each job that this one has claimed, the live checkpoints that its next commit on `parent` drops.
-
-    The head's ancestry goes on into the claimed job. Of that, what keep-last still counts stays with everything newer; once the job
-    has enough checkpoints of its own, nothing of the claimed one is kept. Held checkpoints and savepoints stay.
-    """
-    others = state.claimed_by(job.job_id)
-    if not others or not isinstance(retention, KeepLast):
-        return  # before the ancestry is walked: without a claim, a commit costs the same however long that is
-    own = [*job.ancestry(parent.checkpoint_id)] if parent and parent.job_id == job.job_id else []
-    origin = own[-1].parent if own else parent
-    missing = retention.count - 1 - sum(row.counts for row in own)
-    for claimed in others:
-        line = claimed.ancestry(origin.checkpoint_id) if origin and origin.job_id == claimed.job_id else iter(())
-        kept = [row.fact.seq for row in islice((row for row in line if row.counts), max(missing, 0))]
-        if missing > len(kept):
-            continue
-        oldest = min(kept, default=claimed.seq + 1)
-        numbers = [n for n, row in claimed.droppable() if row.fact.seq < oldest]
-        if numbers:
-            yield claimed, numbers

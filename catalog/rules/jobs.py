@@ -2,13 +2,13 @@
 
 from holdfast.catalog import facts as f
 from holdfast.catalog.errors import AlreadyExistsError, RefusedError
-from holdfast.catalog.rules import checkpoints
-from holdfast.catalog.rules.checkpoints import Transaction, attempt_ended, attempt_opened, job_key, touched_keys
+from holdfast.catalog.rules import decision
+from holdfast.catalog.rules.decision import Decision, attempt_ended, attempt_opened, job_key, touched_keys
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, AttemptToken, CheckpointId, JobId, OnEnd, Outcome, Status
 
 
-def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int) -> Transaction:
+def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int) -> Decision:
     """A new job. Registering carries its name as a key as well: one name never gets two jobs."""
     if name in state.names:
         msg = f"the catalog already has a job named {name!r} ({state.names[name]}): coordinate it, or choose another name"
@@ -20,7 +20,7 @@ def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int
         msg = f"job {name!r} cannot have max_parallelism={max_parallelism}: give 1 to {MAX_PARALLELISM_LIMIT}"
         raise RefusedError(msg)
     fact = f.JobRegistered(job_id=job_id, seq=1, job=name, max_parallelism=max_parallelism)
-    return Transaction([fact], {job_key(job_id): 1, _name_key(name): 1}, job_id)
+    return Decision([fact], {job_key(job_id): 1, _name_key(name): 1}, job_id)
 
 
 def _name_key(name: str) -> str:
@@ -36,7 +36,7 @@ def start(
     claim: bool = False,
     first: AttemptToken | None = None,
     source: Ref | None = None,
-) -> Transaction:
+) -> Decision:
     """A coordinator's start: a new epoch that begins with `begin`; ends the open attempts of older epochs and no others.
 
     With `claim`, the job of `begin` gets a new epoch as well, which fences its coordinator, and this job's retention owns its
@@ -45,7 +45,7 @@ def start(
     """
     job, keys = state.job(job_id), touched_keys(state, job_id, state.job(job_id).seq + 1, begin)
     if begin is not None:
-        checkpoints.require_live(state, begin, "begin with")
+        decision.require_live(state, begin, "begin with")
         if state.checkpoint(begin).fact.is_savepoint:
             msg = f"job {job.name!r} cannot go on from a savepoint itself ({begin.checkpoint_id} of {begin.job_id}): it is copied first"
             raise RefusedError(msg)
@@ -59,10 +59,10 @@ def start(
     if first is not None:
         pinned = source or begin
         if pinned is not None:
-            checkpoints.require_live(state, pinned, "build on")
+            decision.require_live(state, pinned, "build on")
             keys = {**touched_keys(state, job_id, job.seq + 1, pinned), **keys}
         facts.append(attempt_opened(job, job.seq + 1, first, CheckpointId(job.last_checkpoint_id + 1), job.epoch + 1, pinned))
-    return Transaction(facts, keys, job.epoch + 1)
+    return Decision(facts, keys, job.epoch + 1)
 
 
 def _epoch(job: JobState, begin: Ref | None, claimed_by: JobId | None) -> list[f.Fact]:
@@ -84,11 +84,11 @@ def _epoch(job: JobState, begin: Ref | None, claimed_by: JobId | None) -> list[f
     return [started, *ended]
 
 
-def end_job(state: CatalogState, job_id: JobId, epoch: int, outcome: Outcome, reason: str | None, on_end: OnEnd) -> Transaction:
+def end_job(state: CatalogState, job_id: JobId, epoch: int, outcome: Outcome, reason: str | None, on_end: OnEnd) -> Decision:
     """The program is done. Its checkpoints stay, or go where the policy names the outcome, and with them those of the jobs that it has
     claimed; held ones and savepoints always stay."""
     job = state.job(job_id)
-    checkpoints.require_newest_epoch(job, epoch, "end the job")
+    decision.require_newest_epoch(job, epoch, "end the job")
     seq = job.seq + 1
     keys = {job_key(job_id): seq}
     facts: list[f.Fact] = [f.JobEnded(job_id=job_id, seq=seq, outcome=outcome, reason=reason)]
@@ -104,4 +104,4 @@ def end_job(state: CatalogState, job_id: JobId, epoch: int, outcome: Outcome, re
                 f.Dropped(job_id=owned.job_id, seq=owned.seq + 1, checkpoint_id=n, reason=f"the job {job.name} has {outcome}")
                 for n, _ in owned.droppable()
             ]
-    return Transaction(facts, keys, None)
+    return Decision(facts, keys, None)

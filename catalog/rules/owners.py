@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from holdfast.catalog import facts as f
 from holdfast.catalog.errors import AlreadyExistsError, NotFoundError
 from holdfast.catalog.rules import owned_files
-from holdfast.catalog.rules.checkpoints import Transaction, attempt_ended, job_key
 from holdfast.catalog.rules.commit_facts import file_facts
+from holdfast.catalog.rules.decision import Decision, attempt_ended, job_key
 from holdfast.catalog.state import CatalogState, JobState
 from holdfast.catalog.types import AttemptToken, JobId, OwnedFile, Purpose, Status
 
 
-def open_owner(state: CatalogState, job_id: JobId, name: str, token: AttemptToken, process: str | None = None) -> Transaction:
+def open_owner(state: CatalogState, job_id: JobId, name: str, token: AttemptToken, process: str | None = None) -> Decision:
     """The owner of this name: a new one, or the one that is open, whose task was started again. A released name never comes back.
 
     `process` says who opened it (`processes.this_process`). The result is its opening.
@@ -25,7 +25,7 @@ def open_owner(state: CatalogState, job_id: JobId, name: str, token: AttemptToke
     if known is not None:
         if known not in job.owners:
             raise AlreadyExistsError(_ended(job, name, known))
-        return Transaction([], {}, job.owners[known].opened)
+        return Decision([], {}, job.owners[known].opened)
     seq = job.seq + 1
     opened = f.AttemptOpened(
         job_id=job_id,
@@ -39,10 +39,10 @@ def open_owner(state: CatalogState, job_id: JobId, name: str, token: AttemptToke
         name=name,
         note=process,
     )
-    return Transaction([opened], {job_key(job_id): seq}, opened)
+    return Decision([opened], {job_key(job_id): seq}, opened)
 
 
-def release_files(state: CatalogState, job_id: JobId, name: str, files: Sequence[OwnedFile]) -> Transaction:
+def release_files(state: CatalogState, job_id: JobId, name: str, files: Sequence[OwnedFile]) -> Decision:
     """The owner needs these files no more. No more is said of those that are released already.
 
     A file that no checkpoint has referred to gets its row here, so that cleanup finds it by query.
@@ -53,22 +53,22 @@ def release_files(state: CatalogState, job_id: JobId, name: str, files: Sequence
     owner = job.owners.get(token)
     todo = {file.file_id: file for file in files if owner is not None and file.file_id not in owner.released}
     if owner is None or not todo:
-        return Transaction([], {})
+        return Decision([], {})
     seq = job.seq + 1
     rows = owned_files.stored(name, (file for file in todo.values() if file.file_id not in owner.rows))
     facts: list[f.Fact] = [*file_facts(job_id, seq, token, rows)]
     facts += [f.Released(job_id=job_id, seq=seq, attempt=token, file_id=file_id) for file_id in todo]
-    return Transaction(facts, {job_key(job_id): seq})
+    return Decision(facts, {job_key(job_id): seq})
 
 
-def release_owner(state: CatalogState, job_id: JobId, name: str, reason: str | None = None) -> Transaction:
+def release_owner(state: CatalogState, job_id: JobId, name: str, reason: str | None = None) -> Decision:
     """The owner ends, and with it all its files are released: those without a row are scrub's. No more is said of one that has ended."""
     job = state.job(job_id)
     token = _token(job, name)
     if token not in job.owners:
-        return Transaction([], {})
+        return Decision([], {})
     seq = job.seq + 1
-    return Transaction([attempt_ended(job_id, seq, token, Status.RELEASED, reason)], {job_key(job_id): seq})
+    return Decision([attempt_ended(job_id, seq, token, Status.RELEASED, reason)], {job_key(job_id): seq})
 
 
 def _token(job: JobState, name: str) -> AttemptToken:

@@ -6,15 +6,15 @@ the job's line: its handles are its own, it neither opens nor ends any interval 
 
 from holdfast.catalog import facts as f
 from holdfast.catalog.errors import AlreadyExistsError, RefusedError
-from holdfast.catalog.rules import checkpoints
-from holdfast.catalog.rules.checkpoints import Transaction, attempt_ended, job_key
+from holdfast.catalog.rules import decision
 from holdfast.catalog.rules.commit_facts import CommitRequest, ack_fact, checkpoint_fact, file_facts, manifest_handle, state_facts
+from holdfast.catalog.rules.decision import Decision, attempt_ended, job_key
 from holdfast.catalog.rules.handles import handle
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.types import AttemptToken, CheckpointId, Purpose, Scope, Status
 
 
-def open_savepoint(state: CatalogState, ref: Ref, token: AttemptToken, name: str, process: str | None = None) -> Transaction:
+def open_savepoint(state: CatalogState, ref: Ref, token: AttemptToken, name: str, process: str | None = None) -> Decision:
     """An attempt for a savepoint of a live checkpoint, which is pinned from here. Its name is taken for ever.
 
     `process` says whose it is (`processes.this_process`), so that it is found and ended if that dies.
@@ -22,7 +22,7 @@ def open_savepoint(state: CatalogState, ref: Ref, token: AttemptToken, name: str
     job = state.job(ref.job_id)
     if name in job.savepoints:
         raise AlreadyExistsError(taken(job, name))
-    checkpoints.require_live(state, ref, "take a savepoint of")
+    decision.require_live(state, ref, "take a savepoint of")
     seq = job.seq + 1
     opened = f.AttemptOpened(
         job_id=ref.job_id,
@@ -36,7 +36,7 @@ def open_savepoint(state: CatalogState, ref: Ref, token: AttemptToken, name: str
         name=name,
         note=process,
     )
-    return Transaction([opened], {job_key(ref.job_id): seq}, opened)
+    return Decision([opened], {job_key(ref.job_id): seq}, opened)
 
 
 def taken(job: JobState, name: str) -> str:
@@ -55,7 +55,7 @@ def taken(job: JobState, name: str) -> str:
     )
 
 
-def dispose(state: CatalogState, ref: Ref, *, deletes_now: bool) -> Transaction:
+def dispose(state: CatalogState, ref: Ref, *, deletes_now: bool) -> Decision:
     """The savepoint is no longer live: the one way it goes. Refused while held; no more is said of one that is dropped.
 
     `deletes_now` is for one outside the catalog, whose files no pin protects from the deletion that follows: refused while it is read.
@@ -67,11 +67,11 @@ def dispose(state: CatalogState, ref: Ref, *, deletes_now: bool) -> Transaction:
     if deletes_now:
         _require_unread(state, ref, f"savepoint {row.fact.name!r} of job {job.name!r}")
     if not row.live:
-        return Transaction([], {})
-    checkpoints.require_free(job, ref)
+        return Decision([], {})
+    decision.require_free(job, ref)
     seq = job.seq + 1
     fact = f.Dropped(job_id=ref.job_id, seq=seq, checkpoint_id=ref.checkpoint_id, reason="disposed")
-    return Transaction([fact], {job_key(ref.job_id): seq})
+    return Decision([fact], {job_key(ref.job_id): seq})
 
 
 def _require_unread(state: CatalogState, ref: Ref, what: str) -> None:
@@ -86,11 +86,11 @@ def _require_unread(state: CatalogState, ref: Ref, what: str) -> None:
                 raise RefusedError(msg)
 
 
-def commit_savepoint(state: CatalogState, ref: Ref, request: CommitRequest, *, is_outside: bool) -> Transaction:
+def commit_savepoint(state: CatalogState, ref: Ref, request: CommitRequest, *, is_outside: bool) -> Decision:
     """The savepoint's own handles and files, all EXCLUSIVE. One outside the catalog is a row with its address and no more: its files
     are no cleaner's business."""
     job = state.job(ref.job_id)
-    attempt = checkpoints.require_open(job, request.attempt, "commit")
+    attempt = decision.require_open(job, request.attempt, "commit")
     shared = [chunk.file_id for chunk in request.content if chunk.scope is not Scope.EXCLUSIVE]
     if shared or request.inherited:
         msg = f"savepoint {attempt.opened.name!r} of job {job.name!r} is not self-contained: {shared or 'it inherits chunks'}"
@@ -106,4 +106,4 @@ def commit_savepoint(state: CatalogState, ref: Ref, request: CommitRequest, *, i
         facts += file_facts(job.job_id, seq, request.attempt, (*request.files, request.manifest))
     facts += [ack_fact(job.job_id, seq, ack) for ack in request.acks]
     facts.append(attempt_ended(job.job_id, seq, request.attempt, Status.COMMITTED, None))
-    return Transaction(facts, {job_key(job.job_id): seq}, committed)
+    return Decision(facts, {job_key(job.job_id): seq}, committed)

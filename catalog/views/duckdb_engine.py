@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING
 import duckdb
 import duckdb_extension_delta
 
-from holdfast.catalog.cleanup import Garbage, GarbageFile
 from holdfast.catalog.errors import CorruptionError, DamagedLedgerError, FormatError, UsageError
 from holdfast.catalog.forks import ledger_engine
 from holdfast.catalog.sql_text import literal, unpatterned
-from holdfast.catalog.types import FileId, JobId
 from holdfast.catalog.views.definitions import Engine, views_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_GARBAGE_COLUMNS = "file_id, job_id, path, size_bytes"
 
 
 @ledger_engine()
@@ -106,25 +102,6 @@ def views_over(connection: duckdb.DuckDBPyConnection, facts_table: "pa.Table") -
     _create_views(connection)
 
 
-def garbage(connection: duckdb.DuckDBPyConnection) -> Garbage:
-    """Both kinds of what cleanup may take, at one version: a file that another run condemns meanwhile is in one of them, never in both."""
-    connection.begin()
-    try:
-        return Garbage(unreferenced=tuple(unreferenced_files(connection)), condemned=tuple(condemned_files(connection)))
-    finally:
-        connection.rollback()  # it only held the snapshot
-
-
-def unreferenced_files(connection: duckdb.DuckDBPyConnection) -> list[GarbageFile]:
-    """The files that cleanup may take now: the view `unreferenced_files`, in the order of file ids."""
-    return _garbage(connection, f"SELECT {_GARBAGE_COLUMNS} FROM unreferenced_files ORDER BY file_id")
-
-
-def condemned_files(connection: duckdb.DuckDBPyConnection) -> list[GarbageFile]:
-    """The files that some run condemned and none has called gone, in the order of file ids."""
-    return _garbage(connection, f"SELECT {_GARBAGE_COLUMNS} FROM files WHERE status = 'condemned' ORDER BY file_id")
-
-
 def extension_path() -> Path:
     """Where the delta extension for this very version of duckdb is installed.
 
@@ -168,10 +145,3 @@ def _create_views(connection: duckdb.DuckDBPyConnection) -> None:
     except duckdb.BinderException as error:
         msg = f"the facts lack a column that the views need: {error}; read this ledger with the version that wrote it"
         raise FormatError(msg) from error
-
-
-def _garbage(connection: duckdb.DuckDBPyConnection, query: str) -> list[GarbageFile]:
-    return [
-        GarbageFile(file_id=FileId(file_id), job_id=JobId(job_id), path=path, size_bytes=size_bytes)
-        for file_id, job_id, path, size_bytes in connection.execute(query).fetchall()
-    ]

@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
-from holdfast.catalog.cleanup import References, find_garbage
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, NotFoundError, RefusedError
-from holdfast.catalog.rules import checkpoints, jobs
-from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules import checkpoints, decision, jobs
 from holdfast.catalog.rules.commit_facts import CommitRequest
-from holdfast.catalog.rules.handles import by_identity, handle_changes, retired
+from holdfast.catalog.rules.decision import Decision
+from holdfast.catalog.rules.handles import by_identity, handle_changes
+from holdfast.catalog.rules.retention import retired
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.types import (
     AttemptToken,
@@ -32,6 +32,7 @@ from holdfast.catalog.types import (
     Status,
     StoredFile,
 )
+from holdfast.compaction.garbage import References, find_garbage
 
 JOB, OTHER = JobId("flights-00000001"), JobId("trains-00000002")
 
@@ -71,7 +72,7 @@ class History:
     def job(self) -> JobState:
         return self.state.jobs[JOB]
 
-    def say(self, transaction: Transaction):
+    def say(self, transaction: Decision):
         self.references.apply(transaction.facts)
         self.state.handles_of = "*"
         return transaction.result
@@ -344,7 +345,7 @@ def test_an_abort_gives_the_files_that_arrived_rows_without_handles(history: His
 def test_every_lifecycle_transaction_carries_its_job_at_the_next_seq(history: History) -> None:
     history.commit("a")
     seq = history.job.seq + 1
-    key = {checkpoints.job_key(JOB): seq}
+    key = {decision.job_key(JOB): seq}
     for transaction in (
         jobs.start(history.state, JOB, ref(1)),
         checkpoints.open_checkpoint(history.state, JOB, 1, token(1), ref(1)),
@@ -363,7 +364,7 @@ def test_what_reads_another_job_touches_its_key(history: History) -> None:
         jobs.start(history.state, OTHER, ref(1)),
         checkpoints.open_checkpoint(history.state, OTHER, 1, token(1), ref(1)),
     ):
-        assert transaction.keys == {checkpoints.job_key(OTHER): 3, checkpoints.job_key(JOB): history.job.seq}
+        assert transaction.keys == {decision.job_key(OTHER): 3, decision.job_key(JOB): history.job.seq}
 
 
 # ---- the commit rule ------------------------------------------------------------------------------------------------

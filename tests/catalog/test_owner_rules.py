@@ -7,10 +7,9 @@ import pytest
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
-from holdfast.catalog.cleanup import OrphanRule, Verdict
 from holdfast.catalog.errors import AlreadyExistsError, NotFoundError, RefusedError
 from holdfast.catalog.rules import checkpoints, jobs, owned_files, owners
-from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.state import Ref
 from holdfast.catalog.types import (
     AttemptToken,
@@ -28,6 +27,7 @@ from holdfast.catalog.types import (
     Scope,
     Status,
 )
+from holdfast.compaction.orphans import OrphanRule, Verdict
 from tests.catalog.test_checkpoint_rules import JOB, History, ref
 
 SHA = "0" * 64
@@ -50,7 +50,7 @@ class Owners(History):
         return transaction.facts
 
     def decide(self, *files: OwnedFile, parent: int | None = None, retention: Retention = KeepAll(), attempt: AttemptToken | None = None,
-               owner: str = "wal") -> Transaction:  # fmt: skip
+               owner: str = "wal") -> Decision:  # fmt: skip
         attempt = attempt or self.open(parent)
         request = self.request(attempt, retention=retention)
         fresh = [file for file in files if (file.file_id, 0) not in request.inherited]

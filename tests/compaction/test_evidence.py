@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog.cleanup import GarbageFile
 from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError
 from holdfast.compaction.evidence import require_unneeded
+from holdfast.compaction.garbage import GarbageFile
 from holdfast.compaction.vacuum import VacuumPlan
 from tests.support.small_catalog import SmallCatalog, make
 

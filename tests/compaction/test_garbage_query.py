@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.queries import SqlQueries
 from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.types import Purpose, Scope, Status
 from holdfast.catalog.views import duckdb_engine
 from holdfast.catalog.views.definitions import VIEWS, Engine, views_for
+from holdfast.compaction import queries
+from holdfast.compaction.queries import SqlQueries
 from holdfast.writers.spark.views import register_views
 from tests.support.history import SMALL_LEDGER, T0, J, K, committed, end, ended, file, handle, history, manifest, opened
 from tests.support.spark_support import session_settings
@@ -96,7 +97,7 @@ def connection():
 
 def unreferenced(connection, facts) -> list[str]:
     duckdb_engine.views_over(connection, to_table(facts, OPERATION))
-    return [garbage.file_id for garbage in duckdb_engine.unreferenced_files(connection)]
+    return [garbage.file_id for garbage in queries.unreferenced_files(connection)]
 
 
 def answer(connection, query: str) -> list[tuple]:
@@ -198,7 +199,7 @@ def test_condemned_files_are_offered_again_until_they_are_gone(connection):
     facts = [file(2, "f1"), file(2, "f2"), *(f.Condemned(job_id=J, file_id=i, run_id=r) for i in ("f1", "f2") for r in ("r1", "r2"))]
     gone = f.Gone(job_id=J, file_id="f2", run_id="r1")
     assert unreferenced(connection, [*facts, gone]) == []
-    assert [garbage.path for garbage in duckdb_engine.condemned_files(connection)] == [f"jobs/{J}/f1"]
+    assert [garbage.path for garbage in queries.condemned_files(connection)] == [f"jobs/{J}/f1"]
 
 
 def test_cleanup_never_expands_checkpoint_files():
@@ -210,14 +211,14 @@ def test_a_file_that_is_condemned_between_the_two_questions_is_counted_once(tmp_
     """A vacuum of another process condemned it in between: two snapshots offered it as unreferenced, and as condemned."""
     address = str(tmp_path / "ledger")
     write_deltalake(address, to_table([file(2, "f1"), file(2, "f2")], OPERATION))
-    ask = duckdb_engine.condemned_files
+    ask = queries.condemned_files
 
     def condemn_and_ask(connection):
         condemned = [f.Condemned(job_id=J, file_id="f1", run_id="r")]
         write_deltalake(address, to_table(condemned, OPERATION), mode="append")
         return ask(connection)
 
-    monkeypatch.setattr(duckdb_engine, "condemned_files", condemn_and_ask)
+    monkeypatch.setattr(queries, "condemned_files", condemn_and_ask)
     garbage = SqlQueries(address).garbage()
     assert [row.file_id for row in (*garbage.unreferenced, *garbage.condemned)] == ["f1", "f2"]
     monkeypatch.undo()

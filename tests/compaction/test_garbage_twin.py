@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.catalog.cleanup import GarbageFile, References, find_garbage
 from holdfast.catalog.facts import Fact
 from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.views import duckdb_engine
+from holdfast.compaction import queries
+from holdfast.compaction.garbage import GarbageFile, References, find_garbage
 from tests.protocol.model import history
 from tests.support.model_ports import NOW
 
@@ -41,7 +42,7 @@ def test_the_histories_have_garbage_of_every_kind() -> None:
 def _by_sql(facts: Sequence[Fact]) -> tuple[list[GarbageFile], list[GarbageFile]]:
     with duckdb_engine.offline_connection() as connection:
         duckdb_engine.views_over(connection, to_table(facts, OPERATION))
-        return duckdb_engine.unreferenced_files(connection), duckdb_engine.condemned_files(connection)
+        return queries.unreferenced_files(connection), queries.condemned_files(connection)
 
 
 def _sorted(files: Sequence[GarbageFile]) -> list[GarbageFile]:

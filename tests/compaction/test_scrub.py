@@ -7,12 +7,12 @@ import pytest
 
 import holdfast
 from holdfast.catalog import paths
-from holdfast.catalog.cleanup import OrphanRule, Verdict
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import RetryError
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Purpose, Status
 from holdfast.catalog.views import duckdb_engine
+from holdfast.compaction.orphans import OrphanRule, Verdict
 from holdfast.compaction.scrub import run_scrub, survey
 from holdfast.compaction.vacuum import run_vacuum
 from tests.support.faults import Faults

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog.queries import SqlQueries
 from holdfast.catalog.storage.local import open_storage
+from holdfast.compaction.queries import SqlQueries
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
 from tests.support.faults import Faults, Hook
 from tests.support.faulty_storage import FaultyStorage

@@ -2,9 +2,9 @@
 
 from itertools import permutations
 
-from holdfast.catalog import cleanup
 from holdfast.catalog.facts import HandleAdded
 from holdfast.catalog.types import Role
+from holdfast.compaction import garbage
 from tests.protocol.model import explore, history
 from tests.support.model_world import JOBS, World
 
@@ -58,9 +58,9 @@ def test_the_cleanup_query_is_the_plain_record_at_the_end_of_every_history() -> 
     """What a vacuum may take next is exactly what no kept checkpoint promised."""
     for seed in range(100):
         world: World = history(seed, rest=False)
-        garbage = cleanup.find_garbage(world.references)
+        found = garbage.find_garbage(world.references)
         needed = {i for key in world.record.kept() for i in world.record.committed[key].file_ids}
-        gone = {i for i, status in world.references.status.items() if status is cleanup.FileStatus.GONE}
+        gone = {i for i, status in world.references.status.items() if status is garbage.FileStatus.GONE}
         assert {
-            file.file_id for file in (*garbage.unreferenced, *garbage.condemned)
+            file.file_id for file in (*found.unreferenced, *found.condemned)
         } == world.record.rows - needed - gone - world.record.owned.keys()

@@ -13,7 +13,7 @@ from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.ledger import delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.log_repair import LedgerRepairWarning
-from holdfast.catalog.rules import checkpoints, jobs
+from holdfast.catalog.rules import checkpoints, decision, jobs
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
@@ -30,7 +30,7 @@ LOSSES: dict[str, Lose] = {
 }
 
 
-Decision = Callable[[CatalogState], checkpoints.Transaction]
+Decide = Callable[[CatalogState], decision.Decision]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def unsynced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     transactor.run(lambda state: jobs.register(state, OTHER, "other", 128))
     epoch = transactor.run(lambda state: jobs.start(state, OLD, None))
     first = transactor.ledger.version + 1
-    decisions: list[Decision] = [
+    decisions: list[Decide] = [
         lambda state: jobs.register(state, NEW, "new", 128),
         lambda state: jobs.start(state, OTHER, None),
         lambda state: checkpoints.open_checkpoint(state, OLD, epoch, AttemptToken("a" * 16), None),

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
-from holdfast.catalog.cleanup import FileStatus, OrphanRule, References, Verdict, find_garbage
 from holdfast.catalog.layers import seen_chunks
 from holdfast.catalog.ledger import delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger
@@ -26,6 +25,8 @@ from holdfast.catalog.schema import SCHEMA, from_table
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, JobId, Role, Status
+from holdfast.compaction.garbage import FileStatus, References, find_garbage
+from holdfast.compaction.orphans import OrphanRule, Verdict
 
 Versions = Sequence[Sequence[f.Fact]]
 Content = frozenset[tuple[Any, ...]]

@@ -7,14 +7,14 @@ Modules are called by their names (`jobs.start`, not `start`), so that a mutant 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from holdfast.catalog import cleanup, paths
+from holdfast.catalog import paths
 from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, HoldfastError, RefusedError, RetryError
 from holdfast.catalog.facts import AttemptOpened
-from holdfast.catalog.rules import checkpoints, jobs, savepoints
+from holdfast.catalog.rules import checkpoints, decision, jobs, savepoints
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import AttemptToken, JobId, KeepAll, KeepLast, Scope, Status, StoredFile
-from holdfast.compaction import scrub, vacuum
+from holdfast.compaction import garbage, orphans, scrub, vacuum
 from tests.support import model_stores
 from tests.support.faults import Crash
 from tests.support.model_layers import Layered
@@ -76,7 +76,7 @@ class Coordinator:
     def start(self) -> bool:
         w, roll = self.w, self.w.random.random()
 
-        def decide(state: CatalogState) -> checkpoints.Transaction:
+        def decide(state: CatalogState) -> decision.Decision:
             job = state.job(self.job)
             live = _line(state, self.job)
             begin = job.begin if roll < 0.6 else None if roll < 0.65 or not live else live[int(roll * 1000) % len(live)]
@@ -86,7 +86,7 @@ class Coordinator:
             if begin is not None and begin.job_id != self.job and not state.checkpoint(begin).live:
                 begin = None  # a fork that died before its first commit pinned nothing any more
             started = jobs.start(state, self.job, begin, claim=roll < CLAIM)
-            return checkpoints.Transaction(started.facts, started.keys, (started.result, begin))
+            return decision.Decision(started.facts, started.keys, (started.result, begin))
 
         self.epoch, self.parent = self.transactor.run(decide)
         self.name = f"epoch {self.epoch} of {self.job[0]}"
@@ -197,7 +197,7 @@ class Coordinator:
             request = replace(request, next_attempt=AttemptToken(w.environment.new_id()))
         following: list[AttemptOpened] = []
 
-        def decide(state: CatalogState) -> checkpoints.Transaction:
+        def decide(state: CatalogState) -> decision.Decision:
             transaction = checkpoints.commit_checkpoint(state, self.job, request)
             following[:] = [fact for fact in transaction.facts if isinstance(fact, AttemptOpened)]
             return transaction
@@ -350,7 +350,7 @@ class Vacuum:
     def step(self) -> bool:
         w = self.w
         if self.plan is None:
-            self.plan = vacuum.plan_vacuum(cleanup.find_garbage(w.references))
+            self.plan = vacuum.plan_vacuum(garbage.find_garbage(w.references))
             return bool(self.plan.unreferenced or self.plan.condemned)
         if w.random.random() < 0.3 and not w.calm:
             return True  # slow: the plan grows old
@@ -366,7 +366,7 @@ class Scrub:
     def __init__(self, world: World) -> None:
         self.w, self.busy, self.name = world, False, "scrub"
         self.listed: list | None = None
-        self.rule: cleanup.OrphanRule | None = None
+        self.rule: orphans.OrphanRule | None = None
         self.plan: scrub.ScrubPlan | None = None
 
     def step(self) -> bool:
@@ -374,7 +374,7 @@ class Scrub:
         if self.listed is None:
             self.listed = list(w.storage.list(""))
         elif self.rule is None:
-            self.rule = cleanup.OrphanRule.over(w.references.state, set())
+            self.rule = orphans.OrphanRule.over(w.references.state, set())
         elif self.plan is None:
             self.rule.present = w.references.present_paths()
             self.plan = scrub.plan_scrub(self.listed, (), self.rule)

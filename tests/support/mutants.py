@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.cleanup import OrphanRule, References, Verdict
 from holdfast.catalog.ledger.memory import MemoryLog
-from holdfast.catalog.rules import checkpoints, handles, jobs, owned_files, owners
-from holdfast.catalog.rules.checkpoints import Transaction
+from holdfast.catalog.rules import checkpoints, decision, handles, jobs, owned_files, owners
 from holdfast.catalog.rules.commit_facts import CommitRequest
+from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.state import CatalogState, CheckpointRow, JobState, Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, Scope, Status
 from holdfast.compaction import vacuum
+from holdfast.compaction.garbage import References
+from holdfast.compaction.orphans import OrphanRule, Verdict
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
@@ -46,7 +47,7 @@ def replaced(where: Any, name: str, value: Any) -> Iterator[None]:
 def _commit_by_parent() -> AbstractContextManager[None]:
     commit = checkpoints.commit_checkpoint
 
-    def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
+    def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Decision:
         job = state.job(job_id)
         shared = {chunk.identity for chunk in request.content if chunk.scope is Scope.SHARED}
         of_parent = {i: job.open_handles.get(i, 0) for i in request.inherited if i in shared or i in job.open_handles}
@@ -60,7 +61,7 @@ def _commit_by_the_change() -> AbstractContextManager[None]:
     """As if whatever parent a commit has had left its content open."""
     commit, changes = checkpoints.commit_checkpoint, handles.handle_changes
 
-    def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
+    def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Decision:
         def among_touched(job: JobId, seq: int, content: Any, open_handles: Any, among: Any = None) -> Any:
             of_content, of_open = ({i: have[i] for i in request.touched if i in have} for have in (content, open_handles))
             return changes(job, seq, of_content, of_open)
@@ -79,7 +80,7 @@ def _layers_by_from_seq() -> AbstractContextManager[None]:
 def _fork_without_handles() -> AbstractContextManager[None]:
     commit = checkpoints.commit_checkpoint
 
-    def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Transaction:
+    def mutant(state: CatalogState, job_id: JobId, request: CommitRequest) -> Decision:
         transaction = commit(state, job_id, request)
         if state.job(job_id).attempts[request.attempt].opened.parent_job_id == job_id:
             return transaction
@@ -121,16 +122,16 @@ def _no_pins() -> AbstractContextManager[None]:
 
 
 def _commit_of_ended_attempt() -> AbstractContextManager[None]:
-    require = checkpoints.require_open
+    require = decision.require_open
 
     def mutant(job: JobState, token: Any, what: str) -> Any:
         return job.attempts[token] if what == "commit" else require(job, token, what)
 
-    return replaced(checkpoints, "require_open", mutant)
+    return replaced(decision, "require_open", mutant)
 
 
 def _no_epochs() -> AbstractContextManager[None]:
-    return replaced(checkpoints, "require_newest_epoch", lambda job, epoch, what: None)
+    return replaced(decision, "require_newest_epoch", lambda job, epoch, what: None)
 
 
 def _savepoints_on_the_line() -> AbstractContextManager[None]:
@@ -141,7 +142,7 @@ def _savepoints_on_the_line() -> AbstractContextManager[None]:
 def _start_ends_all() -> AbstractContextManager[None]:
     start = jobs.start
 
-    def mutant(state: CatalogState, job_id: JobId, begin: Ref | None, **options: Any) -> Transaction:
+    def mutant(state: CatalogState, job_id: JobId, begin: Ref | None, **options: Any) -> Decision:
         transaction = start(state, job_id, begin, **options)
         job = state.job(job_id)
         others = [token for token, attempt in job.open_attempts.items() if attempt.opened.epoch is None]
@@ -152,13 +153,13 @@ def _start_ends_all() -> AbstractContextManager[None]:
 
 
 def _open_on_dropped() -> AbstractContextManager[None]:
-    require = checkpoints.require_live
+    require = decision.require_live
 
     def mutant(state: CatalogState, ref: Ref, what: str) -> None:
         if what != "build on":
             require(state, ref, what)
 
-    return replaced(checkpoints, "require_live", mutant)
+    return replaced(decision, "require_live", mutant)
 
 
 def _no_compare_and_swap() -> AbstractContextManager[None]:
@@ -188,7 +189,7 @@ def _owners_with_an_epoch() -> AbstractContextManager[None]:
     """As if an owner were an attempt of the newest coordinator."""
     open_owner = owners.open_owner
 
-    def mutant(state: CatalogState, job_id: JobId, name: str, token: Any, process: str | None = None) -> Transaction:
+    def mutant(state: CatalogState, job_id: JobId, name: str, token: Any, process: str | None = None) -> Decision:
         transaction = open_owner(state, job_id, name, token, process)
         facts = [replace(fact, epoch=state.job(job_id).epoch) for fact in transaction.facts if isinstance(fact, f.AttemptOpened)]
         return replace(transaction, facts=facts)
@@ -255,11 +256,11 @@ class _WithoutSync:
 def _around_commit(before: Callable[[Any], None]) -> Iterator[None]:
     send, has_landed = Transactor._send, Transactor._has_landed
 
-    def mutant_send(transactor: Transactor, transaction: Transaction) -> Any:
+    def mutant_send(transactor: Transactor, transaction: Decision) -> Any:
         before(transactor._ledger)
         return send(transactor, transaction)
 
-    def mutant_has_landed(transactor: Transactor, sent: Any, transaction: Transaction) -> bool:
+    def mutant_has_landed(transactor: Transactor, sent: Any, transaction: Decision) -> bool:
         with replaced(transactor, "_ledger", _WithoutSync(transactor._ledger)):
             return has_landed(transactor, sent, transaction)
 

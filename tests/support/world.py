@@ -16,14 +16,12 @@ from typing import Any, BinaryIO, Literal
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
-from holdfast.catalog.cleanup import References, find_garbage
 from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.manifest_store import load_committed, place_of
 from holdfast.catalog.marker import create_marker
-from holdfast.catalog.queries import FoldedQueries
-from holdfast.catalog.rules import checkpoints, savepoints
+from holdfast.catalog.rules import checkpoints, decision, savepoints
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import PassingStorage
@@ -47,6 +45,7 @@ from holdfast.catalog.types import (
     Status,
     StoredFile,
 )
+from holdfast.compaction.garbage import FoldedQueries, References, find_garbage
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.writers.checkpoint import Checkpoint
@@ -479,9 +478,9 @@ class Process:
         return run_scrub(self.plan_scrub() if plan is None else plan, self.transactor, self.storage, self.environment)
 
 
-def drop_or_dispose(state: CatalogState, ref: Ref, reason: str) -> checkpoints.Transaction:
+def drop_or_dispose(state: CatalogState, ref: Ref, reason: str) -> decision.Decision:
     """How an operator is rid of a checkpoint, or of a savepoint."""
-    checkpoints.require_live(state, ref, "drop")  # a second disposal is no error, and here it would be a drop that did nothing
+    decision.require_live(state, ref, "drop")  # a second disposal is no error, and here it would be a drop that did nothing
     if state.checkpoint(ref).fact.is_savepoint:
         return savepoints.dispose(state, ref, deletes_now=False)
     return checkpoints.drop(state, ref, reason)

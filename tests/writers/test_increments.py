@@ -11,7 +11,7 @@ from holdfast.catalog import facts as f
 from holdfast.catalog import paths
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.manifest_store import load_committed
-from holdfast.catalog.rules import checkpoints, jobs
+from holdfast.catalog.rules import checkpoints, decision, jobs
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import (
@@ -140,7 +140,7 @@ def test_a_commit_writes_the_change_and_no_more() -> None:
     job = JobId("flights-00000001")
     state = CatalogState(handles_of="*")
 
-    def say(transaction: checkpoints.Transaction):
+    def say(transaction: decision.Decision):
         state.apply(transaction.facts)
         return transaction.facts, transaction.result
 

@@ -22,8 +22,9 @@ from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.manifest_store import load_manifest
 from holdfast.catalog.process_identity import this_process
 from holdfast.catalog.rules import savepoints
-from holdfast.catalog.rules.checkpoints import Transaction, end_attempt, require_live
+from holdfast.catalog.rules.checkpoints import end_attempt
 from holdfast.catalog.rules.commit_facts import CommitRequest
+from holdfast.catalog.rules.decision import Decision, require_live
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.local import open_storage
@@ -89,7 +90,7 @@ class SavepointWriter:
             request = files.write(source, source.manifest.max_parallelism)
             request = _within(request, directory) if target is None else _outside(request, place)
 
-            def commit(state: CatalogState) -> Transaction:
+            def commit(state: CatalogState) -> Decision:
                 return savepoints.commit_savepoint(state, ref, request, is_outside=target is not None)
 
             try:

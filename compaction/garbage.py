@@ -1,4 +1,4 @@
-"""What cleanup may take, decided in memory: the Python twin of the view `unreferenced_files`, and the orphan rule of scrub.
+"""What cleanup may take, decided in memory: the Python twin of the view `unreferenced_files`.
 
 A property test holds the twin equal to the SQL. It drives the in-memory ledger and the model; vacuum on a real catalog asks the SQL.
 """
@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.catalog import facts as f
-from holdfast.catalog import paths
+from holdfast.catalog.errors import RetryError
+from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.state import CatalogState, in_order
-from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId, Purpose, Scope, Status
+from holdfast.catalog.types import AttemptToken, FileId, JobId, Scope, Status, StoredFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,61 +148,38 @@ def find_garbage(references: References) -> Garbage:
     return Garbage(unreferenced=tuple(unreferenced), condemned=tuple(condemned))
 
 
-class Verdict(StrEnum):
-    """What an object in storage is to the ledger."""
-
-    KNOWN = "known"  # has a file row that is not gone
-    IN_FLIGHT = "in flight"  # of an open attempt
-    ORPHAN = "orphan"  # of an ended attempt, with no file row or a gone one
-    FOREIGN = "foreign"  # not one of our names, or not the name that its attempt gives
-    UNKNOWN_TOKEN = "unknown token"  # well-formed, but the ledger never knew it
-    INTERNAL = "internal"  # the marker and the ledger itself
+def require_version(found: int, at_least: int) -> None:
+    if found < at_least:
+        msg = (
+            f"version {at_least} of the ledger was read, and now its newest is {found}: a listing of this file system lags behind. "
+            "Nothing was changed; call again"
+        )
+        raise RetryError(msg)
 
 
-@dataclass(slots=True)
-class OrphanRule:
-    """The rule of scrub over one snapshot of the ledger, read after the listing (I3)."""
+@dataclass(frozen=True, slots=True)
+class FoldedQueries:
+    """The Python twin over a ledger's facts."""
 
-    attempts: dict[AttemptToken, tuple[f.AttemptOpened, Status]]
-    attempt_of_checkpoint: dict[tuple[JobId, int], AttemptToken]
-    present: set[str]  # paths of file rows that are not gone
+    ledger: Ledger
 
-    @classmethod
-    def over(cls, state: CatalogState, present: set[str]) -> "OrphanRule":
-        attempts, of_checkpoint = {}, {}
-        for job in state.jobs.values():
-            for token, attempt in job.attempts.items():
-                attempts[token] = (attempt.opened, attempt.status)
-                if attempt.opened.checkpoint_id is not None:
-                    of_checkpoint[job.job_id, int(attempt.opened.checkpoint_id)] = token
-        return cls(attempts, of_checkpoint, present)
+    def _references(self) -> References:
+        self.ledger.refresh()
+        return References.of(self.ledger.scan())
 
-    def judge(self, path: str) -> Verdict:
-        """The verdict on one object or directory by its path."""
-        parsed = paths.parse(path)
-        if isinstance(parsed, paths.InternalPath):
-            return Verdict.INTERNAL
-        if isinstance(parsed, paths.ForeignPath):
-            return Verdict.FOREIGN
-        if isinstance(parsed, paths.ChkPath):
-            token = self.attempt_of_checkpoint.get((parsed.job_id, int(parsed.checkpoint_id)))
-        else:
-            token = parsed.attempt
-        known = self.attempts.get(token) if token is not None else None
-        if known is None or known[0].job_id != parsed.job_id:
-            return Verdict.UNKNOWN_TOKEN
-        if path in self.present:
-            return Verdict.KNOWN
-        opened, status = known
-        if isinstance(parsed, paths.AttemptPath) and (parsed.checkpoint_id, parsed.name) != _place_of(opened):
-            return Verdict.FOREIGN  # somebody copied or renamed what the attempt had written
-        return Verdict.IN_FLIGHT if status is Status.OPEN else Verdict.ORPHAN
+    def garbage(self) -> Garbage:
+        return find_garbage(self._references())
 
+    def present_paths(self, at_least: int) -> set[str]:
+        paths = self._references().present_paths()
+        require_version(self.ledger.version, at_least)
+        return paths
 
-def _place_of(opened: f.AttemptOpened) -> tuple[CheckpointId | None, str | None]:
-    """What the paths of an attempt say beside its token: see `paths.AttemptPath`."""
-    if opened.purpose is Purpose.SAVEPOINT:
-        return None, paths.slug(str(opened.name))
-    if opened.purpose is Purpose.OWNER:
-        return paths.NO_CHECKPOINT, paths.slug(str(opened.name))
-    return opened.checkpoint_id, None
+    def live_files(self) -> list[StoredFile]:
+        references = self._references()
+        live = {(job_id, row.fact.seq, row.line) for job_id, job in references.state.jobs.items() for row in job.live.values()}
+        used = {handle.file_id for job_id, seq, line in live for handle in references.content(job_id, seq, line)}
+        rows = sorted((references.files[file_id] for file_id in used if file_id in references.files), key=lambda row: row.path)
+        return [
+            StoredFile(file_id=r.file_id, path=r.path, size_bytes=r.size_bytes, sha256=r.sha256, scope=r.scope, owner=r.owner) for r in rows
+        ]

@@ -11,12 +11,11 @@ from typing import Protocol
 
 import duckdb
 
-from holdfast.catalog.cleanup import Garbage, References, find_garbage
 from holdfast.catalog.errors import DamagedLedgerError, RetryError
-from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.ledger.delta import DeltaLedger
-from holdfast.catalog.types import FileId, Scope, StoredFile
+from holdfast.catalog.types import FileId, JobId, Scope, StoredFile
 from holdfast.catalog.views import duckdb_engine
+from holdfast.compaction.garbage import Garbage, GarbageFile, require_version
 
 
 class Queries(Protocol):
@@ -43,7 +42,7 @@ class SqlQueries:
 
     def garbage(self) -> Garbage:
         with self._verified() as connection:
-            return duckdb_engine.garbage(connection)
+            return garbage(connection)
 
     def present_paths(self, at_least: int) -> set[str]:
         with self._verified(at_least) as connection:
@@ -69,7 +68,7 @@ class SqlQueries:
         """
         ledger = self.verified()
         version = ledger.version
-        _require_version(version, at_least)
+        require_version(version, at_least)
         with duckdb_engine.connect(self.ledger_address, version=version) as connection:
             try:
                 _require_all_rows(connection, ledger)
@@ -97,38 +96,30 @@ def _require_all_rows(connection: duckdb.DuckDBPyConnection, ledger: DeltaLedger
         raise RetryError(msg)
 
 
-def _require_version(found: int, at_least: int) -> None:
-    if found < at_least:
-        msg = (
-            f"version {at_least} of the ledger was read, and now its newest is {found}: a listing of this file system lags behind. "
-            "Nothing was changed; call again"
-        )
-        raise RetryError(msg)
+_GARBAGE_COLUMNS = "file_id, job_id, path, size_bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedQueries:
-    """The Python twin over a ledger's facts."""
+def garbage(connection: duckdb.DuckDBPyConnection) -> Garbage:
+    """Both kinds of what cleanup may take, at one version: a file that another run condemns meanwhile is in one of them, never in both."""
+    connection.begin()
+    try:
+        return Garbage(unreferenced=tuple(unreferenced_files(connection)), condemned=tuple(condemned_files(connection)))
+    finally:
+        connection.rollback()  # it only held the snapshot
 
-    ledger: Ledger
 
-    def _references(self) -> References:
-        self.ledger.refresh()
-        return References.of(self.ledger.scan())
+def unreferenced_files(connection: duckdb.DuckDBPyConnection) -> list[GarbageFile]:
+    """The files that cleanup may take now: the view `unreferenced_files`, in the order of file ids."""
+    return _files(connection, f"SELECT {_GARBAGE_COLUMNS} FROM unreferenced_files ORDER BY file_id")
 
-    def garbage(self) -> Garbage:
-        return find_garbage(self._references())
 
-    def present_paths(self, at_least: int) -> set[str]:
-        paths = self._references().present_paths()
-        _require_version(self.ledger.version, at_least)
-        return paths
+def condemned_files(connection: duckdb.DuckDBPyConnection) -> list[GarbageFile]:
+    """The files that some run condemned and none has called gone, in the order of file ids."""
+    return _files(connection, f"SELECT {_GARBAGE_COLUMNS} FROM files WHERE status = 'condemned' ORDER BY file_id")
 
-    def live_files(self) -> list[StoredFile]:
-        references = self._references()
-        live = {(job_id, row.fact.seq, row.line) for job_id, job in references.state.jobs.items() for row in job.live.values()}
-        used = {handle.file_id for job_id, seq, line in live for handle in references.content(job_id, seq, line)}
-        rows = sorted((references.files[file_id] for file_id in used if file_id in references.files), key=lambda row: row.path)
-        return [
-            StoredFile(file_id=r.file_id, path=r.path, size_bytes=r.size_bytes, sha256=r.sha256, scope=r.scope, owner=r.owner) for r in rows
-        ]
+
+def _files(connection: duckdb.DuckDBPyConnection, query: str) -> list[GarbageFile]:
+    return [
+        GarbageFile(file_id=FileId(file_id), job_id=JobId(job_id), path=path, size_bytes=size_bytes)
+        for file_id, job_id, path, size_bytes in connection.execute(query).fetchall()
+    ]
