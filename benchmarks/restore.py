@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import holdfast
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
 from benchmarks.spark_support import KEY, ROWS, STATE, scan, session, state
-from holdfast.writers.upload import KEY_GROUP_COLUMN
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,6 +18,7 @@ from holdfast.catalog.creation import open_transactor
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import AttemptEndedError, CorruptionError, FencedError, UnknownOutcomeError, UsageError
 from holdfast.catalog.facts import AttemptOpened
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.catalog.manifest_store import load_committed
 from holdfast.catalog.marker import read_marker
 from holdfast.catalog.murmur3 import hash_columns, key_group_of
@@ -32,14 +33,13 @@ from holdfast.catalog.types import Ack, AttemptToken, JobId, KeepAll, Status, St
 from holdfast.writers.attempt import require_state_name
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.engine_errors import reason_of
-from holdfast.writers.increments import Written, in_full
 from holdfast.writers.registration import register_job
 from holdfast.writers.spark.file_jobs import FileReport, acks_for, require_durable, state_info_of
 from holdfast.writers.spark.frames import check_schema
 from holdfast.writers.spark.state_writer import state_writer
 from holdfast.writers.spark.streamed import ROW_GROUP_BYTES, report_of_task, row_groups
 from holdfast.writers.start import head_to_go_on_from
-from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
+from holdfast.writers.upload import UploadContext, Written, in_full
 
 
 @dataclass

@@ -44,17 +44,17 @@ from holdfast.writers.checkpoint import Checkpoint, kept_by, numbered, open_comm
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.failure_policy import Patience
-from holdfast.writers.leases import Lease
 from holdfast.writers.parquet.key_group_checks import rows_of_live
-from holdfast.writers.pins import Pins
+from holdfast.writers.pins import Lease, Pins
 from holdfast.writers.registration import register_job, require_policies
 from holdfast.writers.savepoints.content import spark_reader
 from holdfast.writers.savepoints.outside import Disposal, dispose
 from holdfast.writers.savepoints.writer import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at
-from holdfast.writers.spark.state_writer import UploadBy, state_writer
+from holdfast.writers.spark.state_writer import state_writer
 from holdfast.writers.start import Mode, Start, beginning, open_manifest_at
 from holdfast.writers.stores.canonical import StoreAdapter
 from holdfast.writers.task_owned import Owner, own, release
+from holdfast.writers.upload import UploadBy
 
 if TYPE_CHECKING:
     import duckdb

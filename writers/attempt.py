@@ -30,10 +30,9 @@ from holdfast.catalog.types import (
 )
 from holdfast.writers.engine_errors import explained, is_failed_sync
 from holdfast.writers.failure_policy import Watch
-from holdfast.writers.increments import CALLS, ParentState, Written, bytes_of, with_reused
 from holdfast.writers.presence import require_there
 from holdfast.writers.stores.shares import DirectoryShares, shares_of
-from holdfast.writers.upload import UploadContext
+from holdfast.writers.upload import CALLS, ParentState, UploadContext, Written, bytes_of, with_reused
 
 PROGRESS_LIMIT_BYTES = 1_000_000
 

@@ -17,9 +17,9 @@ from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage, read_committed
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, OwnedFile, StateInfo
-from holdfast.writers.leases import Lease, Loans
 from holdfast.writers.local.working_directory import WorkingDirectory
 from holdfast.writers.parquet.plan import file_rows
+from holdfast.writers.pins import Lease, Loans
 from holdfast.writers.stores.canonical import StoreAdapter, StoreReader, store_reader
 from holdfast.writers.stores.reader import DirectoryReader, RestoredDirectory, directory_reader
 from holdfast.writers.task_owned import described

@@ -19,13 +19,11 @@ from holdfast.writers.attempt import AttemptContent, require_state_name
 from holdfast.writers.bytes_state import write_bytes
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.copying import copy_state
-from holdfast.writers.increments import Written, in_full
 from holdfast.writers.local.working_directory import WorkingDirectory
-from holdfast.writers.spark.state_writer import StateWriter
 from holdfast.writers.stores.snapshot import IMMUTABLE
 from holdfast.writers.stores.writer import DirectoryUpload, DirectoryWriter, Snapshot
 from holdfast.writers.task_owned import Owner, owner_name, refer_to
-from holdfast.writers.upload import UploadContext
+from holdfast.writers.upload import StateWriter, UploadContext, Written, in_full
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

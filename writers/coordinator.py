@@ -42,12 +42,12 @@ from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.copying import Mapped
 from holdfast.writers.engine_errors import reason_of
 from holdfast.writers.failure_policy import Failures, Patience, Watch
-from holdfast.writers.leases import DROPPED, Loans
+from holdfast.writers.pins import DROPPED, Loans
 from holdfast.writers.savepoints.content import spark_reader
 from holdfast.writers.savepoints.writer import SavepointWriter
-from holdfast.writers.spark.state_writer import StateWriter
 from holdfast.writers.start import Beginning
 from holdfast.writers.stores.canonical import StoreAdapter
+from holdfast.writers.upload import StateWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

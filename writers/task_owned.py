@@ -21,8 +21,7 @@ from holdfast.catalog.rules import owned_files, owners
 from holdfast.catalog.storage import Storage, copy_stream, read_committed
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointMetrics, Chunk, JobId, OwnedFile, Role, Scope, StateInfo, StoredFile
-from holdfast.writers.increments import ParentState, Written, bytes_of, in_full
-from holdfast.writers.upload import UploadContext
+from holdfast.writers.upload import ParentState, UploadContext, Written, bytes_of, in_full
 
 FILES = "files"
 FILE_LAYER = 0  # of every file: a handle is the file's for ever, whichever checkpoint refers to it anew

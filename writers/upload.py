@@ -1,21 +1,18 @@
-"""The upload protocol: `(DataFrame, context) -> acks`. Vehicles: `spark.native`, `spark.streamed`; `bytes_state` for small state.
+"""The words of every upload: what a write call takes along, what it gives back, and the two ports, `(DataFrame, context) -> acks`.
 
 Every file is digested and durable before the ack that names it exists; completeness is judged by rows, never by the number of acks.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
+from holdfast.catalog.layers import seen_chunks
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import AttemptToken, CheckpointMetaData, JobId, Role
+from holdfast.catalog.types import Ack, AttemptToken, ChainLimit, CheckpointMetaData, Chunk, FileId, JobId, Role, StateInfo, StoredFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from holdfast.catalog.types import Ack
-
-__all__ = ["KEY_GROUP_COLUMN", "SAVEPOINT_ROW_GROUP_BYTES", "UploadContext", "Vehicle"]
 
 SAVEPOINT_ROW_GROUP_BYTES = 4 * 1024 * 1024  # in memory: a savepoint is read by key group, and a row group is the least that is read
 
@@ -46,10 +43,101 @@ class UploadContext:
 class Vehicle(Protocol):
     """A way to bring a DataFrame's rows into the catalog, as the full state of one operator and name or as a part of a change set."""
 
-    def write(self, df: "DataFrame", context: UploadContext) -> "list[Ack]":
+    def write(self, df: "DataFrame", context: UploadContext) -> list[Ack]:
         """Upload every row once, with its key group in `_key_group`; returns the acks of exactly the winning files.
 
         Each row group is a chunk; what follows the last one of several is a chunk too, of role FOOTER.
         Of a savepoint with key columns the rows lie by key group, in small row groups, so that few are read for few groups.
         Runs the DataFrame's plan once. Nothing is returned unless the rows in the files equal an independent count of the same action.
         """
+
+
+CALLS = 3  # that one write may make of an attempt's write calls, from its context's on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentState:
+    """What the pinned parent has of a state, whose job has so many key groups."""
+
+    max_parallelism: int
+    info: StateInfo
+    chunks: tuple[Chunk, ...]
+    files: Mapping[FileId, StoredFile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a write made of a state: its description and all of its chunks, carried ones included. Acks name what was uploaded for it.
+
+    An ack may name files of which no chunk is left: they become file rows without handles.
+    """
+
+    acks: tuple[Ack, ...]
+    info: StateInfo
+    content: tuple[Chunk, ...]
+
+
+def in_full(acks: Iterable[Ack], info: StateInfo) -> Written:
+    """A state that is all of its acks and nothing else."""
+    acks = tuple(acks)
+    return Written(acks=acks, info=info, content=chunks_of(acks))
+
+
+def on_parent(parent: ParentState, acks: Iterable[Ack], info: StateInfo) -> Written:
+    """A state that is its acks in layers above what they leave to be seen of the parent's."""
+    acks = tuple(acks)
+    new = chunks_of(acks)
+    content = (*parent.chunks, *new)
+    if any(chunk.role is Role.BASE for chunk in new):  # nothing else hides anything
+        content = tuple(seen_chunks(content, parent.max_parallelism))
+    layers = len({chunk.layer for chunk in content})
+    return Written(acks=acks, info=replace(info, layers=layers, total_bytes=bytes_of(content)), content=content)
+
+
+def chunks_of(acks: Iterable[Ack]) -> tuple[Chunk, ...]:
+    """The chunks that the acks name, in their order."""
+    return tuple(chunk for ack in acks for chunk in ack.chunks)
+
+
+def bytes_of(chunks: Iterable[Chunk]) -> int:
+    """The bytes of the chunks together."""
+    return sum(chunk.length_bytes for chunk in chunks)
+
+
+def without_chunks(ack: Ack) -> Ack:
+    """The ack of an upload of which nothing is used: its files are known, so that cleanup finds them by query."""
+    return replace(ack, chunks=())
+
+
+def with_reused(acks: Sequence[Ack], reused_bytes: int) -> tuple[Ack, ...]:
+    """The acks of one state, which say how many bytes the state did not have to write: the first does, where tasks did not tell."""
+    if sum(ack.metrics.bytes_reused for ack in acks) == reused_bytes:
+        return tuple(acks)
+    return tuple(replace(ack, metrics=replace(ack.metrics, bytes_reused=0 if i else reused_bytes)) for i, ack in enumerate(acks))
+
+
+UploadBy = Literal["native", "streamed"]
+
+
+class StateWriter(Protocol):
+    """Brings the state of a DataFrame into the catalog and says what it wrote.
+
+    Each call may make `CALLS` of the attempt's write calls, from the context's on. `parent` is what the pinned parent has of
+    the state; None: nothing.
+    """
+
+    def write(self, df: "DataFrame", context: UploadContext) -> tuple[list[Ack], StateInfo]:
+        """Every row once, digested and durable; the acks of exactly the files that hold them, and the state's description."""
+
+    def write_changed_groups(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+        """As `write`, but of the key groups whose rows are the parent's, refer to the parent's chunks."""
+
+    def write_changes(
+        self,
+        upserts: "DataFrame | None",
+        deletes: "DataFrame | None",
+        context: UploadContext,
+        parent: ParentState | None,
+        limit: ChainLimit,
+    ) -> Written | None:
+        """The parent's state with these changes, as a change set above it, or as a new base. None: there is no state, and none becomes."""

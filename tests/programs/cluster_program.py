@@ -9,12 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.catalog.errors import DamagedFileError
-from holdfast.writers.increments import chunks_of
 from holdfast.writers.spark.file_jobs import state_info
 from holdfast.writers.spark.native import NativeVehicle
 from holdfast.writers.spark.read import read_state
 from holdfast.writers.spark.streamed import StreamedVehicle
-from holdfast.writers.upload import Vehicle
+from holdfast.writers.upload import Vehicle, chunks_of
 from tests.support.spark_support import build_session, context_for, file_rows, new_storage, row_texts
 
 

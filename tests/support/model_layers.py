@@ -1,7 +1,7 @@
 """The states of the model: a few keys in two key groups, written as bases and change sets, and read back by the layers' rule.
 
 What a state is worth is said twice, and the two are compared: as a plain dict, when it is written; and as what the handles of the
-ledger give, read by `catalog/layers.py`. Which chunks a write leaves is decided by `writers/increments.py`.
+ledger give, read by `catalog/layers.py`. Which chunks a write leaves is decided by `writers/upload.py`.
 """
 
 import random
@@ -13,7 +13,8 @@ from typing import Any
 from holdfast.catalog.layers import base_layers, is_seen_whole, seen_groups
 from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.types import Ack, AttemptToken, ChainLimit, CheckpointId, CheckpointMetrics, Chunk, FileId, Role, Scope, StateInfo
-from holdfast.writers.increments import ParentState, on_parent, too_many_changes
+from holdfast.writers.spark.chain_limit import too_many_changes
+from holdfast.writers.upload import ParentState, on_parent
 
 GROUPS = 2  # key groups of each job; key k is in group k % GROUPS
 KEYS = range(4)

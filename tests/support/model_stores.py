@@ -6,12 +6,11 @@ Which files of the parent a subtask may refer to, and what becomes of the acknow
 from holdfast.catalog import paths
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.types import Ack, CheckpointMetaData, CheckpointMetrics, Chunk, Role, Scope, StateInfo, StoredFile
-from holdfast.writers.increments import ParentState
 from holdfast.writers.stores import writer
 from holdfast.writers.stores.shares import DirectoryShares, shares_of
 from holdfast.writers.stores.snapshot import IMMUTABLE
 from holdfast.writers.stores.writer import DIRECTORY, FILE_LAYER, Share
-from holdfast.writers.upload import UploadContext
+from holdfast.writers.upload import ParentState, UploadContext
 from tests.support.model_layers import GROUPS, Layered
 from tests.support.model_world import World
 

@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from holdfast.catalog.types import Ack, Chunk, StoredFile
-from holdfast.writers.increments import Written, chunks_of
 from holdfast.writers.stores import shares as store_shares
 from holdfast.writers.stores import writer as store_writer
 from holdfast.writers.stores.by_subtask import BySubtask
 from holdfast.writers.stores.shares import DirectoryShares
 from holdfast.writers.stores.writer import DirectoryWriter, Share
+from holdfast.writers.upload import Written, chunks_of
 from tests.support.mutants import Mutant, replaced
 
 

@@ -53,12 +53,11 @@ from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.copying import Mapped
 from holdfast.writers.failure_policy import Patience
-from holdfast.writers.increments import ParentState, Written, in_full, on_parent
 from holdfast.writers.registration import register_job
 from holdfast.writers.savepoints.writer import SavepointWriter
 from holdfast.writers.start import Beginning, Mode, beginning, live_source
 from holdfast.writers.task_owned import Owner, own, release
-from holdfast.writers.upload import UploadContext
+from holdfast.writers.upload import ParentState, UploadContext, Written, in_full, on_parent
 from tests.support.faults import Faults
 from tests.support.faulty_ledger import FaultyLedger
 from tests.support.faulty_storage import FaultyStorage

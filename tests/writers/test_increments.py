@@ -27,8 +27,9 @@ from holdfast.catalog.types import (
     StateInfo,
     StoredFile,
 )
-from holdfast.writers.increments import ParentState, too_many_changes, too_many_groups
+from holdfast.writers.spark.chain_limit import too_many_changes, too_many_groups
 from holdfast.writers.spark.group_digests import GroupDigest, changed_groups, decode, encode, runs, total
+from holdfast.writers.upload import ParentState
 from tests.support.scenes import resume
 from tests.support.world import World
 

@@ -3,7 +3,7 @@
 import pytest
 
 import holdfast
-from holdfast.writers.leases import DROPPED, Loans
+from holdfast.writers.pins import DROPPED, Loans
 
 
 class Plan:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.catalog.errors import FormatError
 from holdfast.catalog.file_checks import may_be_misplaced
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.catalog.sql_text import identifier, literal, unpatterned
 from holdfast.catalog.state_schema import Array, Decimal, Interval, Map, Plain, Struct, Type, parse_schema
 from holdfast.catalog.storage import Storage
@@ -13,7 +14,6 @@ from holdfast.writers.parquet.checks import require_digests_here, require_footer
 from holdfast.writers.parquet.key_group_checks import is_by_groups, require_calendar, require_right_groups_here
 from holdfast.writers.parquet.plan import FileRow, ReadPlan, Scan, free_name, plan_reading, require_readable
 from holdfast.writers.parquet.task_limits import limits_of_this_task
-from holdfast.writers.upload import KEY_GROUP_COLUMN
 
 if TYPE_CHECKING:
     import duckdb

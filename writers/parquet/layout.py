@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 
 import pyarrow.parquet as pq
 
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.catalog.storage import Digest, Storage
-from holdfast.writers.upload import KEY_GROUP_COLUMN
 
 _BLOCK_BYTES = 1024 * 1024
 

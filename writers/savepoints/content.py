@@ -18,11 +18,10 @@ from holdfast.writers.engine_errors import explaining
 from holdfast.writers.presence import require_there
 from holdfast.writers.savepoints.outside import DATA
 from holdfast.writers.spark.session import active_session
-from holdfast.writers.spark.state_writer import StateWriter
 from holdfast.writers.stores.canonical import KEY, StoreAdapter, entries_frame
 from holdfast.writers.stores.reader import DirectoryReader
 from holdfast.writers.stores.writer import DIRECTORY
-from holdfast.writers.upload import UploadContext
+from holdfast.writers.upload import StateWriter, UploadContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

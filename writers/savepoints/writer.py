@@ -36,9 +36,9 @@ from holdfast.writers.copying import copy_object
 from holdfast.writers.engine_errors import reason_of
 from holdfast.writers.savepoints.content import OpenStates, SavepointFiles
 from holdfast.writers.savepoints.outside import delete_own, own_files, require_outside_catalogs, require_writable
-from holdfast.writers.spark.state_writer import StateWriter
 from holdfast.writers.stores.canonical import StoreAdapter, require_stores
 from holdfast.writers.stores.writer import DIRECTORY
+from holdfast.writers.upload import StateWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import Ack, ChainLimit, Role, StateInfo
-from holdfast.writers.increments import ParentState, Written, chunks_of, in_full, on_parent, too_many_changes, without_chunks
 from holdfast.writers.parquet.plan import file_rows
+from holdfast.writers.spark.chain_limit import too_many_changes
 from holdfast.writers.spark.file_jobs import PARQUET, state_info
 from holdfast.writers.spark.frames import column_names, column_problems, quoted, widened
 from holdfast.writers.spark.read import read_state
 from holdfast.writers.spark.streamed import StreamedVehicle
-from holdfast.writers.upload import UploadContext, Vehicle
+from holdfast.writers.upload import ParentState, UploadContext, Vehicle, Written, chunks_of, in_full, on_parent, without_chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

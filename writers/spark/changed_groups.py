@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from holdfast.catalog import paths
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import CorruptionError, RefusedError, UsageError
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.catalog.types import Ack, ChainLimit, Chunk, Role, Scope
-from holdfast.writers.increments import ParentState, Written, chunks_of, in_full, on_parent, too_many_groups
+from holdfast.writers.spark.chain_limit import too_many_groups
 from holdfast.writers.spark.change_sets import NAMED_KEYS, is_plain
 from holdfast.writers.spark.file_jobs import (
     FileReport,
@@ -32,7 +33,7 @@ from holdfast.writers.spark.row_digests import digested, group_digests, refuse_n
 from holdfast.writers.spark.session import settings
 from holdfast.writers.spark.sort_time import timed_sort
 from holdfast.writers.spark.streamed import ACTION_SETTINGS, ROW_GROUP_BYTES, upload_of_task, upload_tables
-from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext, Vehicle
+from holdfast.writers.upload import ParentState, UploadContext, Vehicle, Written, chunks_of, in_full, on_parent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

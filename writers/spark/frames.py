@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.catalog.errors import UsageError
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.catalog.state_schema import for_engine, parse_schema
 from holdfast.writers.spark.file_jobs import COUNTED_ROWS
-from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
+from holdfast.writers.upload import UploadContext
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

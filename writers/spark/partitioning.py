@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.catalog.murmur3 import key_group_of
-from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
+from holdfast.writers.upload import UploadContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.catalog.errors import FormatError
 from holdfast.catalog.file_checks import may_be_misplaced
-from holdfast.catalog.key_groups import groups_of, require_groups, require_parallelism
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN, groups_of, require_groups, require_parallelism
 from holdfast.catalog.state_schema import for_engine
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
@@ -30,7 +30,6 @@ from holdfast.writers.spark.frames import quoted
 from holdfast.writers.spark.merge import Layered, merged, rank_of
 from holdfast.writers.spark.partitioning import by_subtask
 from holdfast.writers.spark.session import spark_pattern
-from holdfast.writers.upload import KEY_GROUP_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

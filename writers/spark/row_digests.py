@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.errors import UsageError
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.writers.spark.file_jobs import COUNTED_ROWS
 from holdfast.writers.spark.frames import BINARY_COLLATION, quoted, with_plain_names
 from holdfast.writers.spark.group_digests import GroupDigest, signed, total
-from holdfast.writers.upload import KEY_GROUP_COLUMN, UploadContext
+from holdfast.writers.upload import UploadContext
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

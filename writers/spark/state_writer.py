@@ -1,42 +1,15 @@
 """Which upload vehicle a job uses, by name, and what it can write. Spark is imported only when a DataFrame is written."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.catalog.environment import Environment, SystemEnvironment
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import Ack, ChainLimit, StateInfo
-from holdfast.writers.increments import ParentState, Written
-from holdfast.writers.upload import UploadContext, Vehicle
+from holdfast.writers.upload import ParentState, StateWriter, UploadBy, UploadContext, Vehicle, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-UploadBy = Literal["native", "streamed"]
-
-
-class StateWriter(Protocol):
-    """Brings the state of a DataFrame into the catalog and says what it wrote.
-
-    Each call may make `increments.CALLS` of the attempt's write calls, from the context's on. `parent` is what the pinned parent has of
-    the state; None: nothing.
-    """
-
-    def write(self, df: "DataFrame", context: UploadContext) -> tuple[list[Ack], StateInfo]:
-        """Every row once, digested and durable; the acks of exactly the files that hold them, and the state's description."""
-
-    def write_changed_groups(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
-        """As `write`, but of the key groups whose rows are the parent's, refer to the parent's chunks."""
-
-    def write_changes(
-        self,
-        upserts: "DataFrame | None",
-        deletes: "DataFrame | None",
-        context: UploadContext,
-        parent: ParentState | None,
-        limit: ChainLimit,
-    ) -> Written | None:
-        """The parent's state with these changes, as a change set above it, or as a new base. None: there is no state, and none becomes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from holdfast.catalog import arguments
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
-from holdfast.catalog.key_groups import require_groups
+from holdfast.catalog.key_groups import KEY_GROUP_COLUMN, require_groups
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.storage import Storage
@@ -31,7 +31,6 @@ from holdfast.writers.local.working_directory import WorkingDirectory
 from holdfast.writers.parquet.checks import require_digests_here
 from holdfast.writers.parquet.plan import FileRow, Scan, file_rows, plan_reading, require_readable
 from holdfast.writers.stores.reader import DirectoryReader, RestoredDirectory, new_directory
-from holdfast.writers.upload import KEY_GROUP_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,13 +7,12 @@ from itertools import pairwise
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import NotDurableError, RefusedError, UsageError
 from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, CheckpointId, Scope, StateInfo
-from holdfast.writers.increments import ParentState, Written, bytes_of, chunks_of, without_chunks
 from holdfast.writers.local.working_directory import WorkingDirectory
 from holdfast.writers.stores.ack_codec import FailedAck, decode_ack
 from holdfast.writers.stores.by_subtask import BySubtask
 from holdfast.writers.stores.snapshot import require_patterns
 from holdfast.writers.stores.writer import DIRECTORY, DirectoryUpload, DirectoryWriter, Share, Snapshot
-from holdfast.writers.upload import UploadContext
+from holdfast.writers.upload import ParentState, UploadContext, Written, bytes_of, chunks_of, without_chunks
 
 
 @dataclass(slots=True)

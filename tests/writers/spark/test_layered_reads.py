@@ -12,7 +12,6 @@ from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.layers import seen_chunks
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Role
-from holdfast.writers.increments import chunks_of
 from holdfast.writers.parquet import plan
 from holdfast.writers.parquet.duckdb_read import read_duckdb
 from holdfast.writers.parquet.plan import Scan, as_one, together
@@ -20,6 +19,7 @@ from holdfast.writers.spark import merge
 from holdfast.writers.spark.file_jobs import state_info
 from holdfast.writers.spark.native import NativeVehicle
 from holdfast.writers.spark.read import read_state
+from holdfast.writers.upload import chunks_of
 from tests.support.layered_state import LayeredState
 from tests.support.spark_support import context_for, file_rows, new_storage, row_texts, session_settings
 from tests.writers.spark.uploader_contract import MANY_TYPES

@@ -8,11 +8,11 @@ import pytest
 from holdfast.catalog.errors import CorruptionError, DamagedFileError, FormatError, UsageError
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Role
-from holdfast.writers.increments import chunks_of
 from holdfast.writers.spark.file_jobs import TASK_FILES, _shares, state_info
 from holdfast.writers.spark.native import NativeVehicle
 from holdfast.writers.spark.read import read_state
 from holdfast.writers.spark.streamed import StreamedVehicle
+from holdfast.writers.upload import chunks_of
 from tests.support.spark_support import context_for, file_rows, row_texts, session_settings
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -17,7 +17,6 @@ from holdfast.catalog.file_checks import rows_of
 from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.types import Role
 from holdfast.compaction.verify import run_verify
-from holdfast.writers.increments import chunks_of
 from holdfast.writers.parquet.duckdb_read import read_duckdb
 from holdfast.writers.spark import native
 from holdfast.writers.spark.file_jobs import state_info
@@ -25,6 +24,7 @@ from holdfast.writers.spark.frames import widened
 from holdfast.writers.spark.native import NativeVehicle
 from holdfast.writers.spark.read import read_state, state_schema
 from holdfast.writers.spark.streamed import StreamedVehicle
+from holdfast.writers.upload import chunks_of
 from tests.support.spark_support import context_for, file_rows, new_storage, session_settings
 
 pytestmark = pytest.mark.xdist_group("spark")

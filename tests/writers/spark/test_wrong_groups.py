@@ -17,11 +17,11 @@ from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import FileId, Role, Scope, StateInfo, StoredFile
 from holdfast.compaction.verify import run_verify
-from holdfast.writers.increments import in_full
 from holdfast.writers.parquet.duckdb_read import read_duckdb
 from holdfast.writers.spark.file_jobs import acks_for
 from holdfast.writers.spark.read import state_schema
 from holdfast.writers.spark.streamed import upload_tables
+from holdfast.writers.upload import in_full
 from tests.support.layered_state import LayeredState
 from tests.support.places import GOLDEN
 
