@@ -39,7 +39,7 @@ from holdfast.writers.spark.frames import check_schema
 from holdfast.writers.spark.state_writer import state_writer
 from holdfast.writers.spark.streamed import ROW_GROUP_BYTES, report_of_task, row_groups
 from holdfast.writers.start import head_to_go_on_from
-from holdfast.writers.upload import UploadContext, Written, in_full
+from holdfast.writers.upload import UploadContext, WrittenState, in_full
 
 
 @dataclass
@@ -112,7 +112,7 @@ class _Write:
         """What the tasks need to know."""
         asked: list[UploadContext] = []
 
-        def note(context: UploadContext) -> Written:
+        def note(context: UploadContext) -> WrittenState:
             asked.append(context)
             return self.written(context, [])
 
@@ -141,7 +141,7 @@ class _Write:
         with suppress(AttemptEndedError, FencedError):
             transactor.run(lambda state: checkpoints.end_attempt(state, job_id, attempt, Status.ABORTED, reason, files))
 
-    def written(self, context: UploadContext, acks: Sequence[Ack]) -> Written:
+    def written(self, context: UploadContext, acks: Sequence[Ack]) -> WrittenState:
         return in_full(acks, state_info_of(self.schema, context, acks))
 
 

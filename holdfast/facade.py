@@ -42,16 +42,15 @@ from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
 from holdfast.writers.checkpoint import Checkpoint, kept_by, numbered, open_committed, ref_of
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.copying import Mapped
-from holdfast.writers.failure_policy import Patience
+from holdfast.writers.failure_policy import FailurePolicy
 from holdfast.writers.parquet.key_group_checks import rows_of_live
-from holdfast.writers.pins import Lease, Pins
+from holdfast.writers.pins import Pins, ReaderPin
 from holdfast.writers.registration import register_job, require_policies
 from holdfast.writers.savepoints.content import spark_reader
 from holdfast.writers.savepoints.outside import Disposal, dispose
 from holdfast.writers.savepoints.writer import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at
 from holdfast.writers.spark.state_writer import state_writer
-from holdfast.writers.start import Mode, Start, beginning, open_manifest_at
+from holdfast.writers.start import Mode, Start, StateMapping, open_manifest_at, resolve_start
 from holdfast.writers.stores.canonical import StoreAdapter
 from holdfast.writers.task_owned import Owner, own, release
 from holdfast.writers.upload import UploadBy
@@ -72,7 +71,7 @@ class Catalog:
         self._transactor = Transactor(ledger, environment)
         self._queries = SqlQueries(ledger.address)
         self._pins = Pins(self._transactor, environment)
-        self._leases: list[Lease] = []
+        self._leases: list[ReaderPin] = []
 
     @property
     def catalog_id(self) -> str:
@@ -141,9 +140,9 @@ class Catalog:
         start = start if (number := arguments.integer(start)) is None else number
         writer = state_writer(upload)
         require_policies(retention, on_end, chain)
-        patience = Patience(timeout_s=checkpoint_timeout_s, tolerated_failures=tolerated_failures)
-        mapped = Mapped(states=states, allow_non_restored=allow_non_restored, renamed={} if renamed is None else renamed)
-        begin = beginning(start, mode, mapped, job, self._storage, self._transactor)
+        patience = FailurePolicy(timeout_s=checkpoint_timeout_s, tolerated_failures=tolerated_failures)
+        mapping = StateMapping(states=states, allow_non_restored=allow_non_restored, renamed={} if renamed is None else renamed)
+        begin = resolve_start(start, mode, mapping, job, self._storage, self._transactor)
         job_id = register_job(
             self._transactor, self._environment, job, max_parallelism, of_source=begin.max_parallelism, must_exist=isinstance(start, int)
         )
@@ -157,8 +156,8 @@ class Catalog:
             retention=retention,
             on_end=on_end,
             chain=chain,
-            beginning=begin,
-            patience=patience,
+            start=begin,
+            failure_policy=patience,
         )
 
     def checkpoint(self, job: str, checkpoint_id: int | None = None) -> Checkpoint:
@@ -175,7 +174,7 @@ class Catalog:
         is_kept = kept_by(self._transactor, ref)
         if not is_pinned:
             return open_committed(self._storage, fact, None, is_kept)
-        lease = Lease(partial(self._pins.release, ref))
+        lease = ReaderPin(partial(self._pins.release, ref))
         try:
             checkpoint = open_committed(self._storage, fact, lease, is_kept)
         except BaseException:

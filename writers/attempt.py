@@ -29,10 +29,10 @@ from holdfast.catalog.types import (
     StoredFile,
 )
 from holdfast.writers.engine_errors import explained, is_failed_sync
-from holdfast.writers.failure_policy import Watch
+from holdfast.writers.failure_policy import AttemptWatch
 from holdfast.writers.presence import require_there
 from holdfast.writers.stores.shares import DirectoryShares, shares_of
-from holdfast.writers.upload import CALLS, ParentState, UploadContext, Written, bytes_of, with_reused
+from holdfast.writers.upload import CALLS, ParentState, UploadContext, WrittenState, bytes_of, with_reused
 
 PROGRESS_LIMIT_BYTES = 1_000_000
 
@@ -84,7 +84,7 @@ class AttemptContent:
         self._environment = environment
         self._progress = _checked_progress(progress)
         self._inherited: frozenset[Identity] = frozenset(chunk.identity for chunk in parent.chunks) if parent else frozenset()
-        self._written: dict[tuple[str, str], Written | None] = {}  # None: there is no such state, before and after
+        self._written: dict[tuple[str, str], WrittenState | None] = {}  # None: there is no such state, before and after
         self._removed: set[tuple[str, str]] = set()
         self._unfinished: set[tuple[str, str]] = set()  # a write began and has not ended well
         self._acks: list[Ack] = []
@@ -92,7 +92,7 @@ class AttemptContent:
         self._directories: dict[tuple[str, str], DirectoryShares] = {}
         self._calls = 0
         self._sealed = False
-        self._watch: Watch | None = None
+        self._watch: AttemptWatch | None = None
         self._manifest_file: StoredFile | None = None
         self._not_durable: Exception | None = None  # after this nothing of the attempt is believed
         self._own_error: Exception | None = None  # what a write, or the commit, was last told as
@@ -118,7 +118,7 @@ class AttemptContent:
         """As `acked_files`, with the manifest, if that was written: what an abort leaves to vacuum."""
         return self.acked_files if self._manifest_file is None else (*self.acked_files, self._manifest_file)
 
-    def watched_by(self, watch: Watch) -> None:
+    def watched_by(self, watch: AttemptWatch) -> None:
         """From here each step asks it first whether the attempt is still open."""
         self._watch = watch
 
@@ -296,7 +296,7 @@ class AttemptContent:
             raise RefusedError(msg)
         return key
 
-    def _take(self, written: Written | None, context: UploadContext) -> None:
+    def _take(self, written: WrittenState | None, context: UploadContext) -> None:
         key = (context.operator, context.state)
         if written is not None:
             self._acks += with_reused(written.acks, bytes_of(chunk for chunk in written.content if chunk.identity in self._inherited))

@@ -19,7 +19,7 @@ from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, OwnedFile, StateInfo
 from holdfast.writers.local.working_directory import WorkingDirectory
 from holdfast.writers.parquet.plan import file_rows
-from holdfast.writers.pins import Lease, Loans
+from holdfast.writers.pins import Loans, ReaderPin
 from holdfast.writers.stores.canonical import StoreAdapter, StoreReader, store_reader
 from holdfast.writers.stores.reader import DirectoryReader, RestoredDirectory, directory_reader
 from holdfast.writers.task_owned import described
@@ -38,7 +38,7 @@ class Checkpoint:
         self,
         manifest: Manifest,
         storage: Storage,
-        lease: Lease | None = None,
+        lease: ReaderPin | None = None,
         is_kept: IsKept | None = None,
         loans: Loans | None = None,
     ) -> None:
@@ -264,7 +264,9 @@ class Checkpoint:
         return info
 
 
-def open_committed(storage: Storage, fact: CheckpointCommitted, lease: Lease | None = None, is_kept: IsKept | None = None) -> Checkpoint:
+def open_committed(
+    storage: Storage, fact: CheckpointCommitted, lease: ReaderPin | None = None, is_kept: IsKept | None = None
+) -> Checkpoint:
     """A committed checkpoint or savepoint for reading. With `is_kept`, one that was dropped meanwhile is told as such, now and later.
 
     Raises DamagedFileError, RefusedError.

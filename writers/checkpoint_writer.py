@@ -23,7 +23,7 @@ from holdfast.writers.local.working_directory import WorkingDirectory
 from holdfast.writers.stores.snapshot import IMMUTABLE
 from holdfast.writers.stores.writer import DirectoryUpload, DirectoryWriter, Snapshot
 from holdfast.writers.task_owned import Owner, owner_name, refer_to
-from holdfast.writers.upload import StateWriter, UploadContext, Written, in_full
+from holdfast.writers.upload import StateWriter, UploadContext, WrittenState, in_full
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -209,7 +209,7 @@ class CheckpointWriter(AttemptContent):
         context = self._context(name, info.key_columns)
         self._take(in_full(*copy_state(source, info, context)), context)
 
-    def accept(self, state: str, key: Sequence[str], upload: Callable[[UploadContext], Written]) -> None:
+    def accept(self, state: str, key: Sequence[str], upload: Callable[[UploadContext], WrittenState]) -> None:
         """Write a state by what uploads it, or says what was uploaded."""
         context = self._context(state, key)
         self._take(upload(context), context)

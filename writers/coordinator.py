@@ -39,13 +39,12 @@ from holdfast.writers.attempt import CheckpointResult
 from holdfast.writers.checkpoint import Checkpoint, kept_by, open_committed
 from holdfast.writers.checkpoint_block import CheckpointBlock
 from holdfast.writers.checkpoint_writer import CheckpointWriter
-from holdfast.writers.copying import Mapped
 from holdfast.writers.engine_errors import reason_of
-from holdfast.writers.failure_policy import Failures, Patience, Watch
+from holdfast.writers.failure_policy import AttemptWatch, FailureCount, FailurePolicy
 from holdfast.writers.pins import DROPPED, Loans
 from holdfast.writers.savepoints.content import spark_reader
 from holdfast.writers.savepoints.writer import SavepointWriter
-from holdfast.writers.start import Beginning
+from holdfast.writers.start import StartPoint, StateMapping
 from holdfast.writers.stores.canonical import StoreAdapter
 from holdfast.writers.upload import StateWriter
 
@@ -65,14 +64,14 @@ class Coordinator:
         state_writer: StateWriter,
         job_id: JobId,
         retention: Retention,
-        beginning: Beginning,
+        start: StartPoint,
         on_end: OnEnd = OnEnd(),  # noqa: B008 - frozen
         chain: ChainLimit = ChainLimit(),  # noqa: B008 - frozen
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        failure_policy: FailurePolicy = FailurePolicy(),  # noqa: B008 - frozen
     ) -> None:
         self._transactor, self._storage, self._environment, self._state_writer = transactor, storage, environment, state_writer
         self._job_id, self._retention, self._on_end, self._chain = job_id, retention, on_end, chain
-        self._timeout_s, self._failures = patience.timeout_s, Failures(patience.tolerated_failures, job_id)
+        self._timeout_s, self._failures = failure_policy.timeout_s, FailureCount(failure_policy.tolerated_failures, job_id)
         transactor.keep_handles_of(job_id)
         self._parent: Ref | None = None
         self._manifest: Manifest | None = None  # of the parent, loaded when first needed
@@ -81,9 +80,9 @@ class Coordinator:
         self._doubt: tuple[CheckpointWriter, AttemptToken] | None = None  # a commit was sent and not heard of, and what it opens next
         self._loans: dict[Ref, Loans] = {}  # what `latest` gave, of each checkpoint
         self._left: tuple[str, ...] = ()  # states that the first checkpoint does not carry
-        self.epoch = self._start(beginning)
-        if beginning.source is not None:
-            self._copy(beginning.source, beginning.mapped)
+        self.epoch = self._start(start)
+        if start.source is not None:
+            self._copy(start.source, start.mapping)
 
     @property
     def job_id(self) -> JobId:
@@ -270,44 +269,44 @@ class Coordinator:
             chain=self._chain,
         )
 
-    def _start(self, beginning: Beginning) -> int:
+    def _start(self, start: StartPoint) -> int:
         """Start an epoch, and pin what is another job's. Checked before: a start that is refused has not happened."""
-        if beginning.source is not None:
-            self._require_same_groups(beginning.source.manifest)
+        if start.source is not None:
+            self._require_same_groups(start.source.manifest)
         while True:
-            found = self._transactor.look(beginning.find)
-            pins = beginning.source is not None or (found is not None and found.job_id != self._job_id)
+            found = self._transactor.look(start.find)
+            pins = start.source is not None or (found is not None and found.job_id != self._job_id)
             first = AttemptToken(self._environment.new_id()) if pins else None
             manifest = None
-            if beginning.source is None and found is not None and (pins or beginning.mapped != Mapped()):
-                manifest = self._checked(found, beginning)
+            if start.source is None and found is not None and (pins or start.mapping != StateMapping()):
+                manifest = self._checked(found, start)
                 if manifest is None:
                     continue
-            started = self._transactor.run(lambda state, f=found, t=first: _start(state, self._job_id, beginning, f, t))  # type: ignore[misc]
+            started = self._transactor.run(lambda state, f=found, t=first: _start(state, self._job_id, start, f, t))  # type: ignore[misc]
             if started is not None:
                 epoch, self._parent, self._opened = started
                 self._manifest = manifest
                 return int(epoch)
 
-    def _checked(self, ref: Ref, beginning: Beginning) -> Manifest | None:
+    def _checked(self, ref: Ref, start: StartPoint) -> Manifest | None:
         """The manifest of what is gone on from, if this job can, and no state would be lost without a word; None if it is another now."""
         try:
             manifest = load_committed(self._storage, self._transactor.look(lambda state: state.checkpoint(ref)).fact)
         except DamagedFileError:
-            if self._transactor.look(beginning.find) != ref:
+            if self._transactor.look(start.find) != ref:
                 return None
             self._transactor.look(lambda state: decision.require_live(state, ref, "begin with"))
             raise
         self._require_same_groups(manifest)
-        names = beginning.mapped.names_in(Checkpoint(manifest, self._storage), copies=False)
+        names = start.mapping.names_in(Checkpoint(manifest, self._storage), copies=False)
         self._left = tuple(info.state for info in manifest.states if info.state not in names)
         return manifest
 
-    def _copy(self, source: Checkpoint, mapped: Mapped) -> None:
+    def _copy(self, source: Checkpoint, mapping: StateMapping) -> None:
         """A first checkpoint that has everything of the source and refers to nothing of it."""
         opened, self._opened = self._opened, None
         assert opened is not None
-        names = mapped.names_in(source)
+        names = mapping.names_in(source)
         with self._committing(self._writer(opened, None, source.progress)) as writer:
             for info in source.manifest.states:
                 if info.state in names:
@@ -356,7 +355,7 @@ class Coordinator:
     @contextmanager
     def _committing(self, writer: CheckpointWriter, timeout_s: float | None = None) -> Iterator[CheckpointWriter]:
         """Commit what the block wrote, or abort the attempt if it raises."""
-        watch = Watch(
+        watch = AttemptWatch(
             timeout_s=timeout_s,
             environment=self._environment,
             end=partial(self._abandon, writer),
@@ -438,18 +437,18 @@ class Coordinator:
         return self._manifest
 
 
-def _start(state: CatalogState, job_id: JobId, beginning: Beginning, found: Ref | None, first: AttemptToken | None) -> Decision:
+def _start(state: CatalogState, job_id: JobId, start: StartPoint, found: Ref | None, first: AttemptToken | None) -> Decision:
     """The start, if what it begins with is still what was found and checked; else nothing, and None.
 
     What is copied becomes the head when its copy is committed; until then it stays what it was, if that is still there.
     """
-    if beginning.find(state) != found:
+    if start.find(state) != found:
         return Decision([], {}, None)
     parent, source = found, None
-    if beginning.source is not None:
+    if start.source is not None:
         before, source = state.job(job_id).begin, found
         parent = before if before is not None and state.checkpoint(before).live else None
-    started = jobs.start(state, job_id, parent, claim=beginning.claim, first=first, source=source)
+    started = jobs.start(state, job_id, parent, claim=start.claim, first=first, source=source)
     return Decision(started.facts, started.keys, (started.result, parent, _opened_by(started)))
 
 

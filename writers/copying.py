@@ -3,79 +3,14 @@
 For savepoints, which may be moved, for checkpoints of other catalogs, and for jobs that start in the mode no-claim.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from holdfast.catalog import paths
-from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
+from holdfast.catalog.errors import DamagedFileError
 from holdfast.catalog.storage import Storage, copy_stream
 from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Role, Scope, StateInfo, StoredFile
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.upload import UploadContext
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mapped:
-    """Which states of a source come, and under which names.
-
-    `states` are those that the program has (None: whatever there is); a state of the source that is not among them is refused, unless
-    it is named in `allow_non_restored`. `renamed` says old name -> new name. A state that only the program has starts empty.
-    What was renamed or left before may be named again: a program is restarted with the arguments that it was restored with.
-
-    Raises:
-        UsageError: one of them is not what it must be.
-    """
-
-    states: Collection[str] | None = None
-    allow_non_restored: Collection[str] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, given in (("states", self.states), ("allow_non_restored", self.allow_non_restored)):
-            if (given is not None or name != "states") and (isinstance(given, str) or not _are_names(given)):
-                msg = f"{name}={given!r} is no collection of names: give a list of them"
-                raise UsageError(msg)
-        if not _is_renaming(self.renamed):
-            msg = f"renamed={self.renamed!r} does not map names: give {{old name: new name}}"
-            raise UsageError(msg)
-
-    def names_in(self, source: Checkpoint, *, copies: bool = True) -> dict[str, str]:
-        """Old name -> new name of every state that comes.
-
-        Raises:
-            RefusedError: a state would be lost; a state to be renamed is under neither name, or is not copied; two would get one name.
-        """
-        there = source.states
-        for old, new in self.renamed.items():
-            if old not in there and new not in there:
-                msg = f"{source!r} has no state {old!r} that could be renamed to {new!r}; it has: {', '.join(there) or 'none'}"
-                raise RefusedError(msg)
-            if old in there and not copies:
-                msg = (
-                    f"state {old!r} of {source!r} cannot be renamed to {new!r} where the files are shared under their names: start from a "
-                    "savepoint of it, or from another job's checkpoint with mode='no-claim'"
-                )
-                raise RefusedError(msg)
-        names = {old: self.renamed.get(old, old) for old in there if old not in self.allow_non_restored}
-        lost = [old for old, new in names.items() if self.states is not None and new not in self.states]
-        if lost:
-            msg = (
-                f"{source!r} has state {lost[0]!r}, which the program does not have: rename it (renamed={{{lost[0]!r}: ...}}), "
-                f"or give it up by name (allow_non_restored=[{lost[0]!r}])"
-            )
-            raise RefusedError(msg)
-        if len({*names.values()}) < len(names):
-            msg = f"{source!r}: two states would get one name: {names}"
-            raise RefusedError(msg)
-        return names
-
-
-def _is_renaming(given: object) -> bool:
-    return isinstance(given, Mapping) and _are_names([*given, *given.values()])
-
-
-def _are_names(given: object) -> bool:
-    return isinstance(given, Collection) and all(isinstance(name, str) for name in given)
 
 
 def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> tuple[list[Ack], StateInfo]:

@@ -27,7 +27,7 @@ from holdfast.writers.engine_errors import is_of_spark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class FailurePolicy:
     """What `catalog.coordinate` was given. Raises UsageError for what is no time or no number."""
 
     timeout_s: float | None = None
@@ -46,7 +46,7 @@ def _is_number(given: object, *kinds: type) -> bool:
     return isinstance(given, kinds) and not isinstance(given, bool)
 
 
-class Watch:
+class AttemptWatch:
     """Watches over one attempt while its block runs. `end(reason)` ends it in the ledger, `ask()` raises unless it is open there.
 
     Both raise AttemptEndedError or FencedError where somebody else has ended it.
@@ -110,7 +110,7 @@ class Watch:
             self._is_over = True
 
 
-class Failures:
+class FailureCount:
     """Counts the checkpoints of a job that failed in a row."""
 
     def __init__(self, tolerated: int, job_id: JobId) -> None:

@@ -195,7 +195,7 @@ class Loans:
         self._lent.clear()
 
 
-class Lease(Loans):
+class ReaderPin(Loans):
     """One reader's share in a pin. It ends once: by `end`, or with its catalog object."""
 
     def __init__(self, release: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ whole, into a first checkpoint that is committed before the coordinator is hande
 """
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -21,7 +21,6 @@ from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import CheckpointId
 from holdfast.writers.checkpoint import Checkpoint, open_committed
-from holdfast.writers.copying import Mapped
 from holdfast.writers.savepoints.writer import savepoint_at
 
 Start = int | str | os.PathLike[str] | Checkpoint  # "head", "nothing", a number, a checkpoint, or the path of one or of a savepoint
@@ -30,7 +29,63 @@ Find = Callable[[CatalogState], Ref | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
+class StateMapping:
+    """Which states of a source come, and under which names.
+
+    `states` are those that the program has (None: whatever there is); a state of the source that is not among them is refused, unless
+    it is named in `allow_non_restored`. `renamed` says old name -> new name. A state that only the program has starts empty.
+    What was renamed or left before may be named again: a program is restarted with the arguments that it was restored with.
+
+    Raises:
+        UsageError: one of them is not what it must be.
+    """
+
+    states: Collection[str] | None = None
+    allow_non_restored: Collection[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, given in (("states", self.states), ("allow_non_restored", self.allow_non_restored)):
+            if (given is not None or name != "states") and (isinstance(given, str) or not _are_names(given)):
+                msg = f"{name}={given!r} is no collection of names: give a list of them"
+                raise UsageError(msg)
+        if not _is_renaming(self.renamed):
+            msg = f"renamed={self.renamed!r} does not map names: give {{old name: new name}}"
+            raise UsageError(msg)
+
+    def names_in(self, source: Checkpoint, *, copies: bool = True) -> dict[str, str]:
+        """Old name -> new name of every state that comes.
+
+        Raises:
+            RefusedError: a state would be lost; a state to be renamed is under neither name, or is not copied; two would get one name.
+        """
+        there = source.states
+        for old, new in self.renamed.items():
+            if old not in there and new not in there:
+                msg = f"{source!r} has no state {old!r} that could be renamed to {new!r}; it has: {', '.join(there) or 'none'}"
+                raise RefusedError(msg)
+            if old in there and not copies:
+                msg = (
+                    f"state {old!r} of {source!r} cannot be renamed to {new!r} where the files are shared under their names: start from a "
+                    "savepoint of it, or from another job's checkpoint with mode='no-claim'"
+                )
+                raise RefusedError(msg)
+        names = {old: self.renamed.get(old, old) for old in there if old not in self.allow_non_restored}
+        lost = [old for old, new in names.items() if self.states is not None and new not in self.states]
+        if lost:
+            msg = (
+                f"{source!r} has state {lost[0]!r}, which the program does not have: rename it (renamed={{{lost[0]!r}: ...}}), "
+                f"or give it up by name (allow_non_restored=[{lost[0]!r}])"
+            )
+            raise RefusedError(msg)
+        if len({*names.values()}) < len(names):
+            msg = f"{source!r}: two states would get one name: {names}"
+            raise RefusedError(msg)
+        return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPoint:
     """`find` says which checkpoint the line goes on from, decided against the state that the start is committed on.
 
     A `source` is copied whole; then `find` only says what is pinned meanwhile.
@@ -38,12 +93,14 @@ class Beginning:
 
     find: Find = lambda _: None
     source: Checkpoint | None = None
-    mapped: Mapped = field(default_factory=Mapped)
+    mapping: StateMapping = field(default_factory=StateMapping)
     claim: bool = False
     max_parallelism: int | None = None  # of what another job or catalog wrote
 
 
-def beginning(start: Start, mode: Mode | None, mapped: Mapped, name: str, storage: Storage, transactor: Transactor) -> Beginning:
+def resolve_start(
+    start: Start, mode: Mode | None, mapping: StateMapping, name: str, storage: Storage, transactor: Transactor
+) -> StartPoint:
     """What `coordinate(name, start=..., mode=...)` begins with.
 
     Raises:
@@ -62,19 +119,19 @@ def beginning(start: Start, mode: Mode | None, mapped: Mapped, name: str, storag
     if isinstance(start, int):
         ref = transactor.look(lambda state: Ref(state.job_named(name).job_id, CheckpointId(start)))
         if transactor.look(lambda state: state.checkpoint(ref)).fact.is_savepoint:
-            return _of_this_catalog(ref, mode, mapped, name, storage, transactor)
+            return _of_this_catalog(ref, mode, mapping, name, storage, transactor)
     if start in ("head", "nothing") or isinstance(start, int):
         if mode is not None:
             msg = f"mode={mode!r} goes with a checkpoint of another job: give it as start, by its path or as catalog.checkpoint(job, n)"
             raise RefusedError(msg)
-        return Beginning(find=_own(start, name), mapped=mapped)
+        return StartPoint(find=_own(start, name), mapping=mapping)
     try:
         address = paths.parse_checkpoint_directory(start)
     except AddressError:
-        return _copied(_savepoint(os.fspath(start)), mode, mapped)
+        return _copied(_savepoint(os.fspath(start)), mode, mapping)
     if os.path.realpath(open_storage(address.root).address) != os.path.realpath(storage.address):
-        return _copied(open_manifest_at(address), mode, mapped)
-    return _of_this_catalog(Ref(address.job_id, address.checkpoint_id), mode, mapped, name, storage, transactor)
+        return _copied(open_manifest_at(address), mode, mapping)
+    return _of_this_catalog(Ref(address.job_id, address.checkpoint_id), mode, mapping, name, storage, transactor)
 
 
 def open_manifest_at(address: paths.CheckpointAddress) -> Checkpoint:
@@ -119,17 +176,17 @@ def head_to_go_on_from(state: CatalogState, job: JobState) -> Ref | None:
     return job.begin
 
 
-def _of_this_catalog(ref: Ref, mode: Mode | None, mapped: Mapped, name: str, storage: Storage, transactor: Transactor) -> Beginning:
+def _of_this_catalog(ref: Ref, mode: Mode | None, mapping: StateMapping, name: str, storage: Storage, transactor: Transactor) -> StartPoint:
     owner, row = transactor.look(lambda state: (state.job(ref.job_id), state.checkpoint(ref)))
     transactor.look(lambda state: decision.require_live(state, ref, "begin with"))  # before a job is registered for it
     source = partial(live_source, storage, transactor, ref, row.fact)
     if row.fact.is_savepoint:
-        return replace(_copied(source(), mode, mapped), find=lambda _: ref)
+        return replace(_copied(source(), mode, mapping), find=lambda _: ref)
     if owner.name == name:
         if mode is not None:
             msg = f"checkpoint {ref.checkpoint_id} is of job {name!r} itself: leave mode={mode!r} out to roll back to it"
             raise RefusedError(msg)
-        return Beginning(find=lambda _: ref, mapped=mapped)
+        return StartPoint(find=lambda _: ref, mapping=mapping)
     if mode is None:
         msg = (
             f"checkpoint {ref.checkpoint_id} is of job {owner.name!r}, not of {name!r}: say how to start from it, with mode='fork' (shares "
@@ -137,9 +194,9 @@ def _of_this_catalog(ref: Ref, mode: Mode | None, mapped: Mapped, name: str, sto
         )
         raise RefusedError(msg)
     if mode == "no-claim":
-        return replace(_copied(source(), mode, mapped), find=lambda _: ref)
-    mapped.names_in(source(), copies=False)
-    return Beginning(find=lambda _: ref, mapped=mapped, claim=mode == "claim", max_parallelism=owner.registered.max_parallelism)
+        return replace(_copied(source(), mode, mapping), find=lambda _: ref)
+    mapping.names_in(source(), copies=False)
+    return StartPoint(find=lambda _: ref, mapping=mapping, claim=mode == "claim", max_parallelism=owner.registered.max_parallelism)
 
 
 def live_source(storage: Storage, transactor: Transactor, ref: Ref, fact: CheckpointCommitted) -> Checkpoint:
@@ -151,12 +208,12 @@ def live_source(storage: Storage, transactor: Transactor, ref: Ref, fact: Checkp
         raise
 
 
-def _copied(source: Checkpoint, mode: Mode | None, mapped: Mapped) -> Beginning:
+def _copied(source: Checkpoint, mode: Mode | None, mapping: StateMapping) -> StartPoint:
     if mode in ("fork", "claim"):
         msg = f"mode={mode!r} goes with a checkpoint of another job of this catalog; {source!r} is copied: leave the mode out"
         raise RefusedError(msg)
-    _require_there(source, mapped.names_in(source))
-    return Beginning(source=source, mapped=mapped, max_parallelism=source.manifest.max_parallelism)
+    _require_there(source, mapping.names_in(source))
+    return StartPoint(source=source, mapping=mapping, max_parallelism=source.manifest.max_parallelism)
 
 
 def _require_there(source: Checkpoint, states: Collection[str]) -> None:
@@ -184,3 +241,11 @@ def _savepoint(path: str) -> Checkpoint:
             f"them, or the number of a checkpoint or savepoint as an int{number}; the view checkpoints has the numbers, by name too"
         )
         raise AddressError(msg) from error
+
+
+def _is_renaming(given: object) -> bool:
+    return isinstance(given, Mapping) and _are_names([*given, *given.values()])
+
+
+def _are_names(given: object) -> bool:
+    return isinstance(given, Collection) and all(isinstance(name, str) for name in given)

@@ -21,7 +21,7 @@ from holdfast.catalog.rules import owned_files, owners
 from holdfast.catalog.storage import Storage, copy_stream, read_committed
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointMetrics, Chunk, JobId, OwnedFile, Role, Scope, StateInfo, StoredFile
-from holdfast.writers.upload import ParentState, UploadContext, Written, bytes_of, in_full
+from holdfast.writers.upload import ParentState, UploadContext, WrittenState, bytes_of, in_full
 
 FILES = "files"
 FILE_LAYER = 0  # of every file: a handle is the file's for ever, whichever checkpoint refers to it anew
@@ -96,7 +96,7 @@ def release(transactor: Transactor, job: str, name: str, files: Sequence[OwnedFi
 
 def refer_to(
     owner: Owner, files: Sequence[OwnedFile], context: UploadContext, parent: ParentState | None
-) -> tuple[Written, tuple[StoredFile, ...]]:
+) -> tuple[WrittenState, tuple[StoredFile, ...]]:
     """The state that is these files, and those of them that the parent has not: of these the commit asks the owner.
 
     What the parent has is taken as it is there. Raises UsageError, RefusedError.

@@ -40,7 +40,7 @@ class UploadContext:
     directory: str | None = None
 
 
-class Vehicle(Protocol):
+class Uploader(Protocol):
     """A way to bring a DataFrame's rows into the catalog, as the full state of one operator and name or as a part of a change set."""
 
     def write(self, df: "DataFrame", context: UploadContext) -> list[Ack]:
@@ -66,7 +66,7 @@ class ParentState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenState:
     """What a write made of a state: its description and all of its chunks, carried ones included. Acks name what was uploaded for it.
 
     An ack may name files of which no chunk is left: they become file rows without handles.
@@ -77,13 +77,13 @@ class Written:
     content: tuple[Chunk, ...]
 
 
-def in_full(acks: Iterable[Ack], info: StateInfo) -> Written:
+def in_full(acks: Iterable[Ack], info: StateInfo) -> WrittenState:
     """A state that is all of its acks and nothing else."""
     acks = tuple(acks)
-    return Written(acks=acks, info=info, content=chunks_of(acks))
+    return WrittenState(acks=acks, info=info, content=chunks_of(acks))
 
 
-def on_parent(parent: ParentState, acks: Iterable[Ack], info: StateInfo) -> Written:
+def on_parent(parent: ParentState, acks: Iterable[Ack], info: StateInfo) -> WrittenState:
     """A state that is its acks in layers above what they leave to be seen of the parent's."""
     acks = tuple(acks)
     new = chunks_of(acks)
@@ -91,7 +91,7 @@ def on_parent(parent: ParentState, acks: Iterable[Ack], info: StateInfo) -> Writ
     if any(chunk.role is Role.BASE for chunk in new):  # nothing else hides anything
         content = tuple(seen_chunks(content, parent.max_parallelism))
     layers = len({chunk.layer for chunk in content})
-    return Written(acks=acks, info=replace(info, layers=layers, total_bytes=bytes_of(content)), content=content)
+    return WrittenState(acks=acks, info=replace(info, layers=layers, total_bytes=bytes_of(content)), content=content)
 
 
 def chunks_of(acks: Iterable[Ack]) -> tuple[Chunk, ...]:
@@ -129,7 +129,7 @@ class StateWriter(Protocol):
     def write(self, df: "DataFrame", context: UploadContext) -> tuple[list[Ack], StateInfo]:
         """Every row once, digested and durable; the acks of exactly the files that hold them, and the state's description."""
 
-    def write_changed_groups(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+    def write_changed_groups(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> WrittenState:
         """As `write`, but of the key groups whose rows are the parent's, refer to the parent's chunks."""
 
     def write_changes(
@@ -139,5 +139,5 @@ class StateWriter(Protocol):
         context: UploadContext,
         parent: ParentState | None,
         limit: ChainLimit,
-    ) -> Written | None:
+    ) -> WrittenState | None:
         """The parent's state with these changes, as a change set above it, or as a new base. None: there is no state, and none becomes."""

@@ -20,7 +20,7 @@ NOTEBOOK = ROOT / "notebooks" / "01-what-is-in-my-catalog.ipynb"
 
 
 def per_aircraft(week: int) -> bytes:
-    """A state file as a vehicle writes it."""
+    """A state file as a uploader writes it."""
     last_seen = {"airport": "LAX"}
     rows = [
         {

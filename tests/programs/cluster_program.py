@@ -1,4 +1,4 @@
-"""Run by test_cluster: both vehicles and a verified reading, with executors in processes of their own. Prints what it found as JSON."""
+"""Run by test_cluster: both uploaders and a verified reading, with executors in processes of their own. Prints what it found as JSON."""
 
 import json
 import os
@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from holdfast.catalog.errors import DamagedFileError
 from holdfast.writers.spark.file_jobs import state_info
-from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state
-from holdfast.writers.spark.streamed import StreamedVehicle
-from holdfast.writers.upload import Vehicle, chunks_of
+from holdfast.writers.spark.streamed import StreamedUploader
+from holdfast.writers.upload import Uploader, chunks_of
 from tests.support.spark_support import build_session, context_for, file_rows, new_storage, row_texts
 
 
@@ -35,15 +35,15 @@ def run(root: Path) -> dict[str, object]:
     spark = build_session("local-cluster[2,1,1024]")
     storage = new_storage(root)
     found: dict[str, object] = {}
-    vehicles: list[Vehicle] = [NativeVehicle(), StreamedVehicle()]
-    for call, vehicle in enumerate(vehicles):
+    uploaders: list[Uploader] = [NativeUploader(), StreamedUploader()]
+    for call, uploader in enumerate(uploaders):
         expected = spark.range(0, 10_000, 1, 6)
         df = expected.mapInArrow(partial(die_once, root.parent / f"died-{call}"), "id bigint")
         context = context_for(storage, call=call)
-        acks = vehicle.write(df, context)
+        acks = uploader.write(df, context)
         info = state_info(df, context, acks)
         kept = read_state(spark, storage, info, chunks_of(acks), file_rows(acks), max_parallelism=128)
-        found[type(vehicle).__name__] = {"rows": info.rows, "equal": row_texts(kept) == row_texts(expected)}
+        found[type(uploader).__name__] = {"rows": info.rows, "equal": row_texts(kept) == row_texts(expected)}
     place = storage.root / acks[0].files[0].path
     place.write_bytes(place.read_bytes()[:-1])
     try:

@@ -47,7 +47,7 @@ def error_of(act: Any) -> str:
 
 
 def main_path(spark: "SparkSession", catalog: holdfast.Catalog, upload: Any) -> dict[str, Any]:
-    """Everything that a job does with DataFrames, by one of the two vehicles."""
+    """Everything that a job does with DataFrames, by one of the two uploaders."""
 
     def frame(rows: list[tuple[int, str]]) -> Any:
         return spark.createDataFrame(rows, SCHEMA)

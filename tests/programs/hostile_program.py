@@ -1,4 +1,4 @@
-"""Run by test_cluster: both vehicles on a standalone cluster of two workers that does everything to them that a real one does.
+"""Run by test_cluster: both uploaders on a standalone cluster of two workers that does everything to them that a real one does.
 
 Prints a line of JSON for each scenario. After each, the catalog is sound, and vacuum and scrub leave exactly the referenced files.
 """

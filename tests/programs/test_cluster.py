@@ -1,4 +1,4 @@
-"""The vehicles with executors that are processes of their own."""
+"""The uploaders with executors that are processes of their own."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_separate_executors_keep_every_row_and_find_damage(tmp_path, spark_home)
         text=True,
     )
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["NativeVehicle"] == found["StreamedVehicle"] == {"rows": 10_000, "equal": True}
+    assert found["NativeUploader"] == found["StreamedUploader"] == {"rows": 10_000, "equal": True}
     assert "is damaged: expected" in found["damage"]
     assert found["executors"] >= 2
     assert len([*tmp_path.glob("died-*")]) == 2

@@ -18,7 +18,7 @@ from holdfast.catalog.types import JobId, KeepLast
 from holdfast.facade import open_catalog
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.registration import register_job
-from holdfast.writers.start import Beginning
+from holdfast.writers.start import StartPoint
 from tests.support.world import FakeStateWriter
 
 JOB = "soak"
@@ -39,7 +39,7 @@ def coordinate(root: Path, keep: int, name: str = JOB) -> Coordinator:
         state_writer=FakeStateWriter(),
         job_id=job_id,
         retention=KeepLast(keep),
-        beginning=Beginning(find=lambda state: state.job(job_id).begin),
+        start=StartPoint(find=lambda state: state.job(job_id).begin),
     )
 
 

@@ -11,8 +11,7 @@ from holdfast.catalog.ledger import Ledger, LoggedCommit
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.transactions import READ_TRIES
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.copying import Mapped
-from holdfast.writers.start import Beginning
+from holdfast.writers.start import StartPoint, StateMapping
 from tests.support.invariants import assert_catalog_sound
 from tests.support.world import KEEP_ONE, World
 
@@ -65,9 +64,9 @@ def coordinator_of(world: World, kind: str) -> tuple[Coordinator, DeafLedger, st
     number = process.checkpoint(coordinator, STATES)
     if kind != "own":
         coordinator.close()
-        begin = Beginning(
+        begin = StartPoint(
             find=partial(lambda ref, _: ref, process.ref(number)),
-            mapped=Mapped(states=["planes"], allow_non_restored=["old"]) if kind.endswith("leaving") else Mapped(),
+            mapping=StateMapping(states=["planes"], allow_non_restored=["old"]) if kind.endswith("leaving") else StateMapping(),
             claim=kind.startswith("claim"),
         )
         coordinator = process._coordinator(OTHER, KEEP_ONE, begin)

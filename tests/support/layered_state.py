@@ -1,4 +1,4 @@
-"""States of several layers for tests: written with pyarrow, chunk by chunk, as the vehicles and other writers would leave them."""
+"""States of several layers for tests: written with pyarrow, chunk by chunk, as the uploaders and other writers would leave them."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -11,15 +11,14 @@ from holdfast.catalog.errors import AttemptEndedError, FencedError, RefusedError
 from holdfast.catalog.types import AttemptToken, Retention
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.copying import Mapped
-from holdfast.writers.failure_policy import Patience
-from holdfast.writers.start import Beginning, beginning, live_source
+from holdfast.writers.failure_policy import FailurePolicy
+from holdfast.writers.start import StartPoint, StateMapping, live_source, resolve_start
 from tests.support.machine_others import Others
 from tests.support.machine_parts import JOBS, LOG, PICK, RETENTIONS, STATES, STORE, Boom, Seat
 from tests.support.plain_line import Line, Place
 from tests.support.world import Logs, write_states
 
-MINUTES = Patience(timeout_s=600)
+MINUTES = FailurePolicy(timeout_s=600)
 WHAT = st.sampled_from(
     [
         "file",
@@ -54,7 +53,7 @@ class CatalogMachine(Others):
         if where == "older" and line.checkpoints:
             start = self._pick(line.checkpoints, pick)
             begin = (job, start)
-        self._start(job, begin, beginning(start, None, Mapped(), job, self.operator.storage, self.operator.transactor), retention)
+        self._start(job, begin, resolve_start(start, None, StateMapping(), job, self.operator.storage, self.operator.transactor), retention)
 
     @precondition(lambda self: any(line.checkpoints for line in self.lines.values()))
     @rule(retention=RETENTIONS, pick=PICK, claim=st.booleans())
@@ -62,9 +61,9 @@ class CatalogMachine(Others):
         """A fork, or a claim."""
         begin = self._pick([(job, n) for job, line in self.lines.items() for n in line.checkpoints], pick)
         ref, job = self._ref(begin), next(job for job in JOBS if job != begin[0])
-        self._start(job, begin, Beginning(find=lambda _: ref, claim=claim), retention)
+        self._start(job, begin, StartPoint(find=lambda _: ref, claim=claim), retention)
 
-    def _start(self, job: str, begin: Place | None, how: Beginning, retention: Retention) -> None:
+    def _start(self, job: str, begin: Place | None, how: StartPoint, retention: Retention) -> None:
         process, line = self.world.process(), self.lines[job]
         try:
             coordinator = process._coordinator(job, retention, how, MINUTES)
@@ -87,7 +86,7 @@ class CatalogMachine(Others):
             return  # a rollback
         ref, was = self._ref(place), line.begin if self.lines.is_live(line.begin) else None
         source = live_source(self.operator.storage, self.operator.transactor, ref, self.operator.transactor.fresh().checkpoint(ref).fact)
-        coordinator = process._coordinator(job, retention, Beginning(find=lambda _: ref, source=source), MINUTES)
+        coordinator = process._coordinator(job, retention, StartPoint(find=lambda _: ref, source=source), MINUTES)
         self.lines.start(job, was)
         number, row = max(self.world.job(job).checkpoints.items())
         line.opened(row.fact.attempt, number, place)

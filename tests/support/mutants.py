@@ -22,7 +22,7 @@ from holdfast.compaction.garbage import References
 from holdfast.compaction.orphans import OrphanRule, Verdict
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.copying import Mapped
+from holdfast.writers.start import StateMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ def _claim_without_epoch() -> AbstractContextManager[None]:
 def _copy_refers_to_its_source() -> AbstractContextManager[None]:
     copy = Coordinator._copy
 
-    def mutant(coordinator: Coordinator, source: Checkpoint, mapped: Mapped) -> None:
+    def mutant(coordinator: Coordinator, source: Checkpoint, mapping: StateMapping) -> None:
         if source.is_savepoint:  # of which the ledger itself refuses it
-            copy(coordinator, source, mapped)
+            copy(coordinator, source, mapping)
             return
         assert coordinator._opened is not None
         coordinator._commit(coordinator._writer(coordinator._opened, source.manifest, None))

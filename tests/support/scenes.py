@@ -12,7 +12,7 @@ from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.types import AttemptToken, KeepAll, KeepLast, Purpose, Status
 from holdfast.compaction.vacuum import VacuumPlan
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.failure_policy import Patience
+from holdfast.writers.failure_policy import FailurePolicy
 from holdfast.writers.start import Mode
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
@@ -61,7 +61,7 @@ def used_catalog() -> Scene:
     world = World()
     foreign_file(world)
     actor = world.process()
-    coordinator = actor.coordinate(retention=KeepLast(2), patience=Patience(timeout_s=600))
+    coordinator = actor.coordinate(retention=KeepLast(2), patience=FailurePolicy(timeout_s=600))
     owner = actor.own()
     one, two, three, _ = (actor.log(owner, data) for data in (b"log 1", b"log 2", b"log 3", b"log 4"))
     actor.checkpoint(coordinator, {**FIRST, "wal": both(one, two)})

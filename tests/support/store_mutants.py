@@ -10,7 +10,7 @@ from holdfast.writers.stores import writer as store_writer
 from holdfast.writers.stores.by_subtask import BySubtask
 from holdfast.writers.stores.shares import DirectoryShares
 from holdfast.writers.stores.writer import DirectoryWriter, Share
-from holdfast.writers.upload import Written, chunks_of
+from holdfast.writers.upload import WrittenState, chunks_of
 from tests.support.mutants import Mutant, replaced
 
 
@@ -37,7 +37,7 @@ def _missing_carried() -> AbstractContextManager[None]:
     """As if a subtask that said nothing had what the parent has of it."""
     finish = DirectoryShares.finish
 
-    def mutant(shares: DirectoryShares) -> Written:
+    def mutant(shares: DirectoryShares) -> WrittenState:
         there, silent = shares.subtasks, set(range(shares.subtasks or 0)) - shares._acks.keys()
         if not shares._acks or not silent:
             return finish(shares)
@@ -55,7 +55,7 @@ def _missing_carried() -> AbstractContextManager[None]:
 def _all_tries_count() -> AbstractContextManager[None]:
     finish = DirectoryShares.finish
 
-    def mutant(shares: DirectoryShares) -> Written:
+    def mutant(shares: DirectoryShares) -> WrittenState:
         written = finish(shares)
         return replace(written, content=(*written.content, *chunks_of(shares._late)))
 

@@ -51,13 +51,12 @@ from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, ru
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.copying import Mapped
-from holdfast.writers.failure_policy import Patience
+from holdfast.writers.failure_policy import FailurePolicy
 from holdfast.writers.registration import register_job
 from holdfast.writers.savepoints.writer import SavepointWriter
-from holdfast.writers.start import Beginning, Mode, beginning, live_source
+from holdfast.writers.start import Mode, StartPoint, StateMapping, live_source, resolve_start
 from holdfast.writers.task_owned import Owner, own, release
-from holdfast.writers.upload import ParentState, UploadContext, Written, in_full, on_parent
+from holdfast.writers.upload import ParentState, UploadContext, WrittenState, in_full, on_parent
 from tests.support.faults import Faults
 from tests.support.faulty_ledger import FaultyLedger
 from tests.support.faulty_storage import FaultyStorage
@@ -67,7 +66,7 @@ from tests.support.threads import T, at_once
 
 JOB = "flights"
 KEEP_ONE = KeepLast(1)
-ENDLESS = Patience()
+ENDLESS = FailurePolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ class FakeEnvironment:
 
 
 class FakeStateWriter:
-    """Uploads a "DataFrame", which is a list of bytes, a file for each, as the native vehicle does: in a directory of the write call."""
+    """Uploads a "DataFrame", which is a list of bytes, a file for each, as the native uploader does: in a directory of the write call."""
 
     def write(self, df: Any, context: UploadContext) -> tuple[list[Ack], StateInfo]:
         ack = self._upload(df, context)
@@ -142,13 +141,13 @@ class FakeStateWriter:
         )
         return [ack], info
 
-    def write_changed_groups(self, df: Any, context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+    def write_changed_groups(self, df: Any, context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> WrittenState:
         """Here all groups have always changed."""
         return in_full(*self.write(df, context))
 
     def write_changes(
         self, upserts: Any, deletes: Any, context: UploadContext, parent: ParentState | None, limit: ChainLimit
-    ) -> Written | None:
+    ) -> WrittenState | None:
         """Upserts are bytes that the state's get at their end; there are no deletes."""
         if parent is None:
             return in_full(*self.write(upserts, context))
@@ -302,21 +301,21 @@ class Process:
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     def coordinate(
-        self, job: str = JOB, *, retention: Retention = KEEP_ONE, start: str | int = "head", patience: Patience = ENDLESS
+        self, job: str = JOB, *, retention: Retention = KEEP_ONE, start: str | int = "head", patience: FailurePolicy = ENDLESS
     ) -> Coordinator:
-        return self._coordinator(job, retention, beginning(start, None, Mapped(), job, self.storage, self.transactor), patience)
+        return self._coordinator(job, retention, resolve_start(start, None, StateMapping(), job, self.storage, self.transactor), patience)
 
     def coordinate_from(
-        self, number: int, job: str, mode: Mode, *, retention: Retention = KEEP_ONE, patience: Patience = ENDLESS
+        self, number: int, job: str, mode: Mode, *, retention: Retention = KEEP_ONE, patience: FailurePolicy = ENDLESS
     ) -> Coordinator:
-        """Another job that starts from a checkpoint of the first one (what `beginning` makes of a path, which memory has not)."""
+        """Another job that starts from a checkpoint of the first one (what `resolve_start` makes of a path, which memory has not)."""
         ref = self.ref(number)
         if mode == "no-claim":
             source = live_source(self.storage, self.transactor, ref, self.transactor.known().checkpoint(ref).fact)
-            return self._coordinator(job, retention, Beginning(find=lambda _: ref, source=source), patience)
-        return self._coordinator(job, retention, Beginning(find=lambda _: ref, claim=mode == "claim"), patience)
+            return self._coordinator(job, retention, StartPoint(find=lambda _: ref, source=source), patience)
+        return self._coordinator(job, retention, StartPoint(find=lambda _: ref, claim=mode == "claim"), patience)
 
-    def _coordinator(self, job: str, retention: Retention, begin: Beginning, patience: Patience = ENDLESS) -> Coordinator:
+    def _coordinator(self, job: str, retention: Retention, begin: StartPoint, patience: FailurePolicy = ENDLESS) -> Coordinator:
         job_id = self.register(job)
         return Coordinator(
             transactor=Transactor(self.handle(), self.environment),
@@ -325,8 +324,8 @@ class Process:
             state_writer=FakeStateWriter(),
             job_id=job_id,
             retention=retention,
-            beginning=begin,
-            patience=patience,
+            start=begin,
+            failure_policy=patience,
         )
 
     def savepoint(self, number: int, name: str, job: str = JOB) -> CheckpointId:

@@ -24,12 +24,12 @@ from holdfast.catalog.errors import (
 )
 from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Purpose, Status
 from holdfast.writers.coordinator import Coordinator
-from holdfast.writers.failure_policy import Failures, Patience, Watch
+from holdfast.writers.failure_policy import AttemptWatch, FailureCount, FailurePolicy
 from tests.support.invariants import assert_catalog_sound
 from tests.support.scenes import BIG, Boom, resume
 from tests.support.world import Process, State, World, late_upload, write_states
 
-MINUTES = Patience(timeout_s=600)
+MINUTES = FailurePolicy(timeout_s=600)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def world() -> World:
     return World()
 
 
-def begun(world: World, patience: Patience = MINUTES) -> tuple[Process, Coordinator]:
+def begun(world: World, patience: FailurePolicy = MINUTES) -> tuple[Process, Coordinator]:
     """A job with one checkpoint."""
     process = world.process()
     coordinator = process.coordinate(patience=patience)
@@ -159,7 +159,7 @@ def test_a_write_under_which_the_directory_goes_fails_the_attempt_with_its_reaso
 
 
 def test_a_write_under_which_a_killed_attempts_directory_goes_says_that_it_was_killed(world: World) -> None:
-    process, coordinator = begun(world, Patience())
+    process, coordinator = begun(world, FailurePolicy())
     other = world.process()
 
     def kill(call: int, verb: str, path: str) -> None:
@@ -223,7 +223,7 @@ def test_an_alarm_after_a_kill_or_a_newer_coordinator_ends_nothing_twice(world: 
 
 def test_an_expired_attempt_of_a_fork_hands_its_pin_to_the_next_one(world: World) -> None:
     """What another job's checkpoint is pinned by is the first attempt alone."""
-    process, coordinator = begun(world, Patience())
+    process, coordinator = begun(world, FailurePolicy())
     forked = world.process()
     fork = forked.coordinate_from(1, "what-if", "fork", patience=MINUTES)
     with pytest.raises(AttemptEndedError, match="expired"), fork.checkpoint() as writer:
@@ -298,7 +298,7 @@ def test_a_watch_that_is_over_waits_for_an_end_on_its_way_and_begins_no_other() 
             rings.append(ring)
             return lambda: None  # too late
 
-    with Watch(timeout_s=1, environment=Slow(), end=ends.append, ask=lambda: None):
+    with AttemptWatch(timeout_s=1, environment=Slow(), end=ends.append, ask=lambda: None):
         pass
     rings[0]()
     assert ends == []
@@ -316,7 +316,7 @@ def test_what_is_no_timeout_is_refused_before_anything_is_registered(tmp_path: P
 
 # ---- failures that are tolerated ------------------------------------------------------------------------------------------
 
-TWO = Patience(timeout_s=600, tolerated_failures=2)
+TWO = FailurePolicy(timeout_s=600, tolerated_failures=2)
 WRITTEN: dict[str, State] = {"planes": [b"new"]}
 
 
@@ -470,7 +470,7 @@ def test_an_unknown_outcome_is_told_whatever_the_job_tolerates(world: World) -> 
     "error", [CorruptionError("x"), UsageError("x"), RefusedError("x"), UnknownOutcomeError("x"), FencedError("x"), ValueError("x")]
 )
 def test_errors_that_another_try_does_not_mend_are_not_tolerated(error: Exception) -> None:
-    assert not Failures(5, JobId("j")).tolerates(error, CheckpointId(1))
+    assert not FailureCount(5, JobId("j")).tolerates(error, CheckpointId(1))
 
 
 def test_batches_of_a_stream_are_refused_by_a_job_that_tolerates_failures(world: World) -> None:
@@ -481,7 +481,7 @@ def test_batches_of_a_stream_are_refused_by_a_job_that_tolerates_failures(world:
 
 
 def test_the_first_checkpoint_of_a_copy_is_neither_timed_nor_tolerated(world: World) -> None:
-    begun(world, Patience())
+    begun(world, FailurePolicy())
     other = world.process()
     other.arm(on_call=fail_at("create", RetryError("no disk")))
     with pytest.raises(HoldfastError, match="no disk"):

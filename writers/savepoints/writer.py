@@ -1,6 +1,6 @@
 """Savepoints: the user's own copies of a checkpoint's state, whole, in a directory of their own that can be moved anywhere.
 
-Written in the canonical format: every state in full and sorted by key group, paths relative to the directory. What is small enough
+WrittenState in the canonical format: every state in full and sorted by key group, paths relative to the directory. What is small enough
 to be kept in the manifest stays there (FLINK-5777: the writer of in-memory state has no other layout for savepoints).
 """
 

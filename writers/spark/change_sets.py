@@ -16,8 +16,8 @@ from holdfast.writers.spark.chain_limit import too_many_changes
 from holdfast.writers.spark.file_jobs import PARQUET, state_info
 from holdfast.writers.spark.frames import column_names, column_problems, quoted, widened
 from holdfast.writers.spark.read import read_state
-from holdfast.writers.spark.streamed import StreamedVehicle
-from holdfast.writers.upload import ParentState, UploadContext, Vehicle, Written, chunks_of, in_full, on_parent, without_chunks
+from holdfast.writers.spark.streamed import StreamedUploader
+from holdfast.writers.upload import ParentState, UploadContext, Uploader, WrittenState, chunks_of, in_full, on_parent, without_chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -29,9 +29,9 @@ NAMED_KEYS = 3  # in an error
 
 @dataclass(frozen=True, slots=True)
 class ChangeWriter:
-    """Writes change sets by streamed uploads, which cost the least for few rows, and whole states by the vehicle."""
+    """Writes change sets by streamed uploads, which cost the least for few rows, and whole states by the uploader."""
 
-    vehicle: Vehicle
+    uploader: Uploader
     environment: Environment
 
     def write(
@@ -41,7 +41,7 @@ class ChangeWriter:
         context: UploadContext,
         parent: ParentState | None,
         limit: ChainLimit,
-    ) -> Written | None:
+    ) -> WrittenState | None:
         """The parent's state with these changes, as a change set above it; as a new base if the limit would be passed.
 
         Without a parent the upserts are the state, and without upserts there is none (None). Each plan runs once. The key may be left to
@@ -67,7 +67,7 @@ class ChangeWriter:
         _require_distinct(uploads, context)
         acks = tuple(ack for upload in uploads for ack in upload.acks or ())
         if not any(ack.chunks for ack in acks):
-            return Written(acks=acks, info=parent.info, content=parent.chunks)
+            return WrittenState(acks=acks, info=parent.info, content=parent.chunks)
         if not any(chunk.role is Role.UPSERTS for chunk in chunks_of(acks)):
             schema = parent.info.schema  # a column that no file has would be none to whoever reads the files without us
         changed = on_parent(parent, acks, replace(parent.info, schema=schema, rows=None, group_digests=None))
@@ -77,26 +77,26 @@ class ChangeWriter:
 
     def _upload(self, frame: "DataFrame", role: Role, context: UploadContext) -> "_Given":
         """The changes, whose files without rows are none of the change set's."""
-        acks = StreamedVehicle(self.environment).write(frame, replace(context, role=role))
+        acks = StreamedUploader(self.environment).write(frame, replace(context, role=role))
         return _Given(role=role, frame=frame, acks=tuple(ack if ack.metrics.rows else without_chunks(ack) for ack in acks))
 
-    def _write_base(self, upserts: "DataFrame | None", deletes: "DataFrame | None", context: UploadContext) -> Written | None:
+    def _write_base(self, upserts: "DataFrame | None", deletes: "DataFrame | None", context: UploadContext) -> WrittenState | None:
         """A change set without a base is a base; what it deletes was never there."""
         gone = [] if deletes is None else [_Given(role=Role.DELETES, frame=deletes)]
         if upserts is None:
             _require_distinct(gone, context)
             return None
-        acks = self.vehicle.write(upserts, context)
+        acks = self.uploader.write(upserts, context)
         _require_distinct([_Given(role=Role.UPSERTS, frame=upserts, acks=tuple(acks)), *gone], context)
         return in_full(acks, state_info(upserts, context, acks))
 
-    def _write_merged(self, spark: "SparkSession", changed: Written, parent: ParentState, context: UploadContext) -> Written:
+    def _write_merged(self, spark: "SparkSession", changed: WrittenState, parent: ParentState, context: UploadContext) -> WrittenState:
         """The changed state as a base: read as any reader would, all bytes of it verified, and written in full."""
         files = {**parent.files, **{file.file_id: file for ack in changed.acks for file in ack.files}}
         rows = read_state(
             spark, context.storage, changed.info, changed.content, file_rows(files.values()), max_parallelism=context.max_parallelism
         )
-        acks = self.vehicle.write(rows, context)
+        acks = self.uploader.write(rows, context)
         info = replace(state_info(rows, context, acks), schema=changed.info.schema)
         return in_full([*acks, *map(without_chunks, changed.acks)], info)
 

@@ -33,7 +33,7 @@ from holdfast.writers.spark.row_digests import digested, group_digests, refuse_n
 from holdfast.writers.spark.session import settings
 from holdfast.writers.spark.sort_time import timed_sort
 from holdfast.writers.spark.streamed import ACTION_SETTINGS, ROW_GROUP_BYTES, upload_of_task, upload_tables
-from holdfast.writers.upload import ParentState, UploadContext, Vehicle, Written, chunks_of, in_full, on_parent
+from holdfast.writers.upload import ParentState, UploadContext, Uploader, WrittenState, chunks_of, in_full, on_parent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -49,12 +49,12 @@ FILE_ROWS = 1_000_000  # of more than that: about as many go to one task, and in
 
 @dataclass(frozen=True, slots=True)
 class GroupWriter:
-    """Writes states by their changed groups; by the vehicle where that is all of them."""
+    """Writes states by their changed groups; by the uploader where that is all of them."""
 
-    vehicle: Vehicle
+    uploader: Uploader
     environment: Environment
 
-    def write(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+    def write(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> WrittenState:
         """The state of the DataFrame, of which only the key groups are written whose rows differ from the parent's.
 
         All are, where the parent has nothing to compare with or the limit would be passed. The plan runs once for the digests and,
@@ -76,13 +76,13 @@ class GroupWriter:
             changed = changed_groups(decode(parent.info.group_digests, parent.max_parallelism), digests)
             if not changed:
                 nothing = _with_digest_time(acks_for([], context, upload_ms=0), digest_ms)
-                return Written(acks=nothing, info=parent.info, content=parent.chunks)
+                return WrittenState(acks=nothing, info=parent.info, content=parent.chunks)
             if not too_many_groups(parent, changed, digests, limit):
                 acks = _with_digest_time(self._write_groups(frame, changed, digests, context, parent), digest_ms)
                 info = replace(state_info(df, context, acks), rows=total(digests.values()).rows, group_digests=encode(digests))
                 return on_parent(parent, acks, info)
         observed, observation = digested(df)
-        acks = _with_digest_time(self.vehicle.write(observed, context), digest_ms)
+        acks = _with_digest_time(self.uploader.write(observed, context), digest_ms)
         require_same_rows(observation, digests.values(), context)
         return in_full(acks, replace(state_info(df, context, acks), group_digests=encode(digests)))
 

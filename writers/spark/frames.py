@@ -1,4 +1,4 @@
-"""What both vehicles ask of a DataFrame and add to it: its key groups and its row count."""
+"""What both uploaders ask of a DataFrame and add to it: its key groups and its row count."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import DataType, StructType
 
-# What both vehicles bring back unchanged (their contract's test). Everything else is refused before a byte is written; so are char(n) and
+# What both uploaders bring back unchanged (their contract's test). Everything else is refused before a byte is written; so are char(n) and
 # varchar(n), which Spark writes in some sessions and reads in none.
 SUPPORTED_TYPES = frozenset(
     {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "date"}

@@ -1,4 +1,4 @@
-"""The native vehicle: Spark's own Parquet writer, then a step over the files that it made: the default where all hosts share them."""
+"""The native uploader: Spark's own Parquet writer, then a step over the files that it made: the default where all hosts share them."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,13 +42,13 @@ CODEC = "spark.sql.parquet.compression.codec"  # the user's own, but for Hadoop'
 
 
 @dataclass(frozen=True, slots=True)
-class NativeVehicle:
+class NativeUploader:
     """Writes with `df.write.parquet` into the write call's own directory: near Spark's own speed."""
 
     environment: Environment = field(default_factory=SystemEnvironment)
 
     def write(self, df: "DataFrame", context: UploadContext) -> list[Ack]:
-        """Upload every row once; see `Vehicle`. One ack for each file.
+        """Upload every row once; see `Uploader`. One ack for each file.
 
         Raises:
             UsageError: the DataFrame cannot be a state.

@@ -1,4 +1,4 @@
-"""What the vehicles ask of a Spark session: safe settings, settings for one action, and the address of a file as Spark takes it.
+"""What the uploaders ask of a Spark session: safe settings, settings for one action, and the address of a file as Spark takes it.
 
 Nothing here needs `sparkContext`, which Spark Connect does not have.
 """
@@ -32,8 +32,8 @@ def refuse_own_committer(spark: "SparkSession") -> None:
     value = spark.conf.get(OWN_COMMITTER, None)
     if value is not None:
         msg = (
-            f"{OWN_COMMITTER} is {value}, and the native vehicle is proven only with none: unset it in the session, or write with the "
-            "streamed vehicle"
+            f"{OWN_COMMITTER} is {value}, and the native uploader is proven only with none: unset it in the session, or write with the "
+            "streamed uploader"
         )
         raise UnsafeSettingsError(msg)
 
@@ -42,7 +42,7 @@ def refuse_own_committer(spark: "SparkSession") -> None:
 def settings(spark: "SparkSession", values: Mapping[str, str]) -> Iterator[None]:
     """Hold settings of the session at these values during the block; the user's come back when the last block that needs one ends.
 
-    Blocks of several threads may overlap: each setting has one value wherever the vehicles ask for it.
+    Blocks of several threads may overlap: each setting has one value wherever the uploaders ask for it.
     Raises UnsafeSettingsError, before the block, if the session does not let one be set.
     """
     with ExitStack() as borrowed:
@@ -74,7 +74,7 @@ def _set(spark: "SparkSession", name: str, value: str, own: str | None) -> None:
     if spark.conf.get(name, None) != value:
         msg = (
             f"{name} is {own}, the action needs {value}, and the session does not let it be set ({why}): set it where the session is "
-            "built, or write with the streamed vehicle"
+            "built, or write with the streamed uploader"
         )
         raise UnsafeSettingsError(msg)
 

@@ -32,7 +32,7 @@ class SortTime:
 
 @contextmanager
 def timed_sort_of_savepoint(spark: "SparkSession", context: UploadContext, environment: Environment) -> Iterator[SortTime]:
-    """As `timed_sort`, where the vehicles sort."""
+    """As `timed_sort`, where the uploaders sort."""
     if not is_arranged(context):
         yield SortTime()
         return

@@ -1,4 +1,4 @@
-"""Which upload vehicle a job uses, by name, and what it can write. Spark is imported only when a DataFrame is written."""
+"""Which upload uploader a job uses, by name, and what it can write. Spark is imported only when a DataFrame is written."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from holdfast.catalog.environment import Environment, SystemEnvironment
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import Ack, ChainLimit, StateInfo
-from holdfast.writers.upload import ParentState, StateWriter, UploadBy, UploadContext, Vehicle, Written
+from holdfast.writers.upload import ParentState, StateWriter, UploadBy, UploadContext, Uploader, WrittenState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkStateWriter:
-    """By one of the two vehicles; increments, which are small, always by streams."""
+    """By one of the two uploaders; increments, which are small, always by streams."""
 
     upload: UploadBy
     environment: Environment = field(default_factory=SystemEnvironment)
@@ -24,15 +24,15 @@ class SparkStateWriter:
         from holdfast.writers.spark.frames import require_frames
 
         require_frames(context, df=df)
-        acks = self._vehicle().write(df, context)
+        acks = self._uploader().write(df, context)
         return acks, state_info(df, context, acks)
 
-    def write_changed_groups(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> Written:
+    def write_changed_groups(self, df: "DataFrame", context: UploadContext, parent: ParentState | None, limit: ChainLimit) -> WrittenState:
         from holdfast.writers.spark.changed_groups import GroupWriter
         from holdfast.writers.spark.frames import require_frames
 
         require_frames(context, df=df)
-        return GroupWriter(self._vehicle(), self.environment).write(df, context, parent, limit)
+        return GroupWriter(self._uploader(), self.environment).write(df, context, parent, limit)
 
     def write_changes(
         self,
@@ -41,18 +41,18 @@ class SparkStateWriter:
         context: UploadContext,
         parent: ParentState | None,
         limit: ChainLimit,
-    ) -> Written | None:
+    ) -> WrittenState | None:
         from holdfast.writers.spark.change_sets import ChangeWriter
         from holdfast.writers.spark.frames import require_frames
 
         require_frames(context, upserts=upserts, deletes=deletes)
-        return ChangeWriter(self._vehicle(), self.environment).write(upserts, deletes, context, parent, limit)
+        return ChangeWriter(self._uploader(), self.environment).write(upserts, deletes, context, parent, limit)
 
-    def _vehicle(self) -> Vehicle:
-        from holdfast.writers.spark.native import NativeVehicle
-        from holdfast.writers.spark.streamed import StreamedVehicle
+    def _uploader(self) -> Uploader:
+        from holdfast.writers.spark.native import NativeUploader
+        from holdfast.writers.spark.streamed import StreamedUploader
 
-        return NativeVehicle(self.environment) if self.upload == "native" else StreamedVehicle(self.environment)
+        return NativeUploader(self.environment) if self.upload == "native" else StreamedUploader(self.environment)
 
 
 def state_writer(upload: UploadBy) -> StateWriter:

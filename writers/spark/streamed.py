@@ -1,6 +1,6 @@
-"""The streamed vehicle: each task uploads one file as its rows come, through storage itself.
+"""The streamed uploader: each task uploads one file as its rows come, through storage itself.
 
-For storage where a rename is a copy, and for state made in Python. Every host must see the catalog at its address, as for any vehicle.
+For storage where a rename is a copy, and for state made in Python. Every host must see the catalog at its address, as for any uploader.
 """
 
 import io
@@ -42,13 +42,13 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024  # in memory, per task
 
 
 @dataclass(frozen=True, slots=True)
-class StreamedVehicle:
+class StreamedUploader:
     """Uploads with pyarrow from the tasks of one action, whose result is what they uploaded."""
 
     environment: Environment = field(default_factory=SystemEnvironment)
 
     def write(self, df: "DataFrame", context: UploadContext) -> list[Ack]:
-        """Upload every row once; see `Vehicle`. One ack for each task that won and had rows.
+        """Upload every row once; see `Uploader`. One ack for each task that won and had rows.
 
         Raises:
             UsageError: the DataFrame cannot be a state.

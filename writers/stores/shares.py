@@ -12,7 +12,7 @@ from holdfast.writers.stores.ack_codec import FailedAck, decode_ack
 from holdfast.writers.stores.by_subtask import BySubtask
 from holdfast.writers.stores.snapshot import require_patterns
 from holdfast.writers.stores.writer import DIRECTORY, DirectoryUpload, DirectoryWriter, Share, Snapshot
-from holdfast.writers.upload import ParentState, UploadContext, Written, bytes_of, chunks_of, without_chunks
+from holdfast.writers.upload import ParentState, UploadContext, WrittenState, bytes_of, chunks_of, without_chunks
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class DirectoryShares:
         for upload in self._uploads.values():
             upload.cancel()
 
-    def finish(self) -> Written:
+    def finish(self) -> WrittenState:
         """The state of all shares, when each has arrived. Raises RefusedError if one has not, or two have the same key groups."""
         for subtask, upload in self._uploads.items():
             if self._acks.get(subtask) is not (ack := upload.wait()):
@@ -98,7 +98,7 @@ class DirectoryShares:
         _require_all_groups(acks, self.writer.context.max_parallelism, self._what)
         context, chunks = self.writer.context, chunks_of(acks)
         info = StateInfo(operator=context.operator, state=context.state, format=DIRECTORY, total_bytes=bytes_of(chunks))
-        return Written(acks=(*acks, *map(_unused, self._late)), info=info, content=chunks)
+        return WrittenState(acks=(*acks, *map(_unused, self._late)), info=info, content=chunks)
 
     def _arrived(self, ack: Ack) -> None:
         assert ack.subtask is not None

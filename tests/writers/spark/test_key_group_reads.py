@@ -10,9 +10,9 @@ from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Role
 from holdfast.writers.spark.file_jobs import state_info
-from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state
-from holdfast.writers.spark.streamed import StreamedVehicle
+from holdfast.writers.spark.streamed import StreamedUploader
 from tests.support.spark_support import context_for, file_rows, new_storage, row_texts, session_settings
 from tests.writers.spark.uploader_contract import note_run
 
@@ -22,12 +22,12 @@ ROWS = 120_000
 DIRECTORY = "jobs/flights-1a2b3c4d/savepoints/before-0123456789abcdef"
 
 
-class Written:
-    """A state that a vehicle wrote, and how to read it back."""
+class WrittenState:
+    """A state that a uploader wrote, and how to read it back."""
 
-    def __init__(self, storage, df, context, vehicle):
+    def __init__(self, storage, df, context, uploader):
         self.storage, self.df, self.context = storage, df, context
-        self.acks = vehicle.write(df, context)
+        self.acks = uploader.write(df, context)
         self.info = state_info(df, context, self.acks)
         self.files = file_rows(self.acks)
         self.chunks = [chunk for ack in self.acks for chunk in ack.chunks]
@@ -61,19 +61,19 @@ def rows(spark, count=ROWS):
 
 
 @pytest.fixture(
-    scope="module", params=[NativeVehicle(), pytest.param(StreamedVehicle(), marks=pytest.mark.slow)], ids=["native", "streamed"]
+    scope="module", params=[NativeUploader(), pytest.param(StreamedUploader(), marks=pytest.mark.slow)], ids=["native", "streamed"]
 )
 def savepoint(request, spark, tmp_path_factory):
     storage = LocalStorage(tmp_path_factory.mktemp("savepoint"))
     with session_settings(spark, {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.enabled": "false"}):
-        return Written(storage, rows(spark), context_for(storage, is_savepoint=True, directory=DIRECTORY), request.param)
+        return WrittenState(storage, rows(spark), context_for(storage, is_savepoint=True, directory=DIRECTORY), request.param)
 
 
 @pytest.fixture(scope="module")
 def scattered(spark, tmp_path_factory):
     """A checkpoint's state: each of its three files has every key group."""
     storage = LocalStorage(tmp_path_factory.mktemp("checkpoint"))
-    return Written(storage, rows(spark, 3000).repartition(3), context_for(storage), NativeVehicle())
+    return WrittenState(storage, rows(spark, 3000).repartition(3), context_for(storage), NativeUploader())
 
 
 def input_bytes(spark, df):
@@ -171,16 +171,16 @@ def test_both_ways_of_asking_meet(scattered):
 
 def test_subtasks_without_rows_are_empty_partitions(spark, tmp_path):
     storage = LocalStorage(tmp_path)
-    one = Written(storage, spark.range(1), context_for(storage), NativeVehicle())
+    one = WrittenState(storage, spark.range(1), context_for(storage), NativeUploader())
     parts = one.read(parallelism=8).rdd.glom().collect()
     assert [len(part) for part in parts] == [one.rows_of(groups_of(i, 8, 128)).total() for i in range(8)]
-    none = Written(storage, spark.range(0), context_for(storage, call=1), StreamedVehicle())
+    none = WrittenState(storage, spark.range(0), context_for(storage, call=1), StreamedUploader())
     assert none.read(parallelism=8).rdd.getNumPartitions() == 8
 
 
 def test_a_state_without_keys_is_read_whole_or_not_at_all(spark, tmp_path):
     storage = LocalStorage(tmp_path)
-    state = Written(storage, spark.range(10), context_for(storage, key=()), NativeVehicle())
+    state = WrittenState(storage, spark.range(10), context_for(storage, key=()), NativeUploader())
     assert state.read().count() == 10
     for how in ({"key_groups": range(64)}, {"parallelism": 2}):
         with pytest.raises(RefusedError, match="is_key_group_aware"):
@@ -216,7 +216,7 @@ def test_a_parallelism_that_is_no_whole_number_is_refused_by_name(scattered, par
 def test_a_savepoint_without_keys_is_written_as_it_comes(spark, tmp_path):
     storage = LocalStorage(tmp_path)
     df = spark.range(0, 100, 1, 4)
-    state = Written(storage, df, context_for(storage, key=(), is_savepoint=True, directory="here"), NativeVehicle())
+    state = WrittenState(storage, df, context_for(storage, key=(), is_savepoint=True, directory="here"), NativeUploader())
     assert len(state.files) == 4
     assert row_texts(state.read()) == row_texts(df)
 
@@ -226,8 +226,8 @@ def test_files_of_a_savepoint_have_ranges_and_a_small_one_is_one_file(spark, tmp
     storage, df = LocalStorage(tmp_path), rows(spark, 2000)
     for i, adaptive in enumerate(["true", "false"]):
         with session_settings(spark, {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.adaptive.enabled": adaptive}):
-            state = Written(
-                storage, df, context_for(storage, call=i, is_savepoint=True, directory="here", max_parallelism=8), NativeVehicle()
+            state = WrittenState(
+                storage, df, context_for(storage, call=i, is_savepoint=True, directory="here", max_parallelism=8), NativeUploader()
             )
         bounds = sorted((chunk.key_group_from, chunk.key_group_to) for chunk in state.chunks)
         assert len(bounds) == (1 if adaptive == "true" else min(partitions, 8))
@@ -242,5 +242,5 @@ def test_a_savepoints_plan_runs_once(spark, tmp_path):
         return note_run(runs, batches)
 
     df = spark.range(0, 100, 1, 3).mapInArrow(noted, "id bigint")
-    Written(storage, df, context_for(storage, is_savepoint=True, directory="here"), NativeVehicle())
+    WrittenState(storage, df, context_for(storage, is_savepoint=True, directory="here"), NativeUploader())
     assert len([*runs.iterdir()]) == 3

@@ -17,7 +17,7 @@ from holdfast.writers.parquet.duckdb_read import read_duckdb
 from holdfast.writers.parquet.plan import Scan, as_one, together
 from holdfast.writers.spark import merge
 from holdfast.writers.spark.file_jobs import state_info
-from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state
 from holdfast.writers.upload import chunks_of
 from tests.support.layered_state import LayeredState
@@ -236,11 +236,11 @@ def test_keys_of_every_type_meet_their_changes(spark, tmp_path, monkeypatch, joi
     storage = LocalStorage(tmp_path)
     df = spark.sql(MANY_TYPES)
     key = tuple(name for name in df.columns if name not in ("id", "map"))
-    acks = NativeVehicle().write(df, context_for(storage, key=key))
+    acks = NativeUploader().write(df, context_for(storage, key=key))
     changes = df.where("id != 2").selectExpr("id + 10 AS id", *df.columns[1:])
     deletes = df.where("id = 2").select(*key)
-    upserted = NativeVehicle().write(changes, context_for(storage, key=key, call=1, layer=1, role=Role.UPSERTS))
-    deleted = NativeVehicle().write(deletes, context_for(storage, key=key, call=2, layer=1, role=Role.DELETES))
+    upserted = NativeUploader().write(changes, context_for(storage, key=key, call=1, layer=1, role=Role.UPSERTS))
+    deleted = NativeUploader().write(deletes, context_for(storage, key=key, call=2, layer=1, role=Role.DELETES))
     info = state_info(df, context_for(storage, key=key), acks)
     every = [*acks, *upserted, *deleted]
     chunks = [chunk for ack in every for chunk in ack.chunks]
@@ -253,7 +253,7 @@ def test_keys_of_every_type_meet_their_changes(spark, tmp_path, monkeypatch, joi
 def test_an_empty_state_has_its_columns_in_duckdb(spark, tmp_path):
     storage = LocalStorage(tmp_path)
     df = spark.sql(MANY_TYPES)
-    full = NativeVehicle().write(df, context_for(storage))
+    full = NativeUploader().write(df, context_for(storage))
     info = state_info(df, context_for(storage), full)
     columns = read_duckdb(storage, info, chunks_of(full), file_rows(full), max_parallelism=128).types
     none = read_duckdb(storage, state_info(df, context_for(storage), []), [], {}, max_parallelism=128)

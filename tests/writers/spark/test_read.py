@@ -9,9 +9,9 @@ from holdfast.catalog.errors import CorruptionError, DamagedFileError, FormatErr
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Role
 from holdfast.writers.spark.file_jobs import TASK_FILES, _shares, state_info
-from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state
-from holdfast.writers.spark.streamed import StreamedVehicle
+from holdfast.writers.spark.streamed import StreamedUploader
 from holdfast.writers.upload import chunks_of
 from tests.support.spark_support import context_for, file_rows, row_texts, session_settings
 
@@ -24,7 +24,7 @@ def pristine(spark, tmp_path_factory):
     storage = LocalStorage(tmp_path_factory.mktemp("catalog"))
     df = spark.range(0, 900, 1, 3).selectExpr("id", "concat('row ', id) AS text")
     context = context_for(storage)
-    acks = NativeVehicle().write(df, context)
+    acks = NativeUploader().write(df, context)
     return storage, state_info(df, context, acks), [chunk for ack in acks for chunk in ack.chunks], file_rows(acks)
 
 
@@ -114,10 +114,10 @@ def test_all_damaged_files_are_counted(spark, state):
 
 
 @pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize("vehicle", [NativeVehicle(), StreamedVehicle()], ids=["native", "streamed"])
-def test_a_sound_state_comes_back_without_its_key_groups(spark, tmp_path, vehicle, verify):
+@pytest.mark.parametrize("uploader", [NativeUploader(), StreamedUploader()], ids=["native", "streamed"])
+def test_a_sound_state_comes_back_without_its_key_groups(spark, tmp_path, uploader, verify):
     storage, df = LocalStorage(tmp_path), spark.range(0, 50, 1, 2)
-    acks = vehicle.write(df, context_for(storage))
+    acks = uploader.write(df, context_for(storage))
     info = state_info(df, context_for(storage), acks)
     kept = read_state(spark, storage, info, chunks_of(acks), file_rows(acks), max_parallelism=128, verify=verify)
     assert kept.schema.simpleString() == "struct<id:bigint>"

@@ -21,9 +21,9 @@ from holdfast.writers.parquet.duckdb_read import read_duckdb
 from holdfast.writers.spark import native
 from holdfast.writers.spark.file_jobs import state_info
 from holdfast.writers.spark.frames import widened
-from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state, state_schema
-from holdfast.writers.spark.streamed import StreamedVehicle
+from holdfast.writers.spark.streamed import StreamedUploader
 from holdfast.writers.upload import chunks_of
 from tests.support.spark_support import context_for, file_rows, new_storage, session_settings
 
@@ -110,14 +110,14 @@ KEY = ("decimal 38", "decimal 29", "d.a`te", "Größe, ;{}()= at", 'n"tz', "stru
 
 
 class Kept:
-    """A state that a vehicle wrote, in layers, and the rows of it by each reader; as Arrow tables in one schema."""
+    """A state that a uploader wrote, in layers, and the rows of it by each reader; as Arrow tables in one schema."""
 
     def __init__(self, spark, storage):
         self.spark, self.storage, self.acks, self.info = spark, storage, [], None
 
-    def write(self, vehicle, df, layer=0, role=Role.BASE):
+    def write(self, uploader, df, layer=0, role=Role.BASE):
         context = context_for(self.storage, key=KEY, call=layer, layer=layer, role=role, max_parallelism=M)
-        acks = vehicle.write(df, context)
+        acks = uploader.write(df, context)
         self.acks += acks
         if self.info is None:
             self.info = state_info(df, context, acks)
@@ -165,9 +165,9 @@ class Kept:
 @contextmanager
 def written(spark, tmp_path, session, native=True, ids=range(len(TIMES))):
     kept = Kept(spark, new_storage(tmp_path / "catalog"))
-    vehicle = NativeVehicle() if native else StreamedVehicle()
+    uploader = NativeUploader() if native else StreamedUploader()
     with session_settings(spark, SESSIONS[session]):
-        kept.write(vehicle, wide_frame(spark, ids).coalesce(1))
+        kept.write(uploader, wide_frame(spark, ids).coalesce(1))
         yield kept
 
 
@@ -217,7 +217,7 @@ def test_all_readers_agree_over_change_sets_that_widen_the_state(spark, tmp_path
     }
     with written(spark, tmp_path, session) as kept:
         changed = wide_frame(spark, [3]).select("*", F.lit("new").alias("more", metadata=notes))
-        kept.write(StreamedVehicle(), changed, layer=1, role=Role.UPSERTS)
+        kept.write(StreamedUploader(), changed, layer=1, role=Role.UPSERTS)
         assert '"metadata":{"comment":"mine"}' in kept.info.schema
         kept.info = replace(kept.info, schema=changed.schema.json())  # as Holdfast 0.1.0 left it
         assert state_schema(kept.info)["more"].metadata == {"comment": "mine"}

@@ -1,4 +1,4 @@
-"""The two upload vehicles: the contract, and what only one of them can meet."""
+"""The two upload uploaders: the contract, and what only one of them can meet."""
 
 from contextlib import contextmanager
 
@@ -9,11 +9,11 @@ from holdfast.catalog.errors import AlreadyExistsError, CorruptionError, UnsafeS
 from holdfast.catalog.paths import native_directory
 from holdfast.catalog.storage import Digest, StoredObject
 from holdfast.catalog.storage.local import LocalStorage
-from holdfast.writers.spark.native import NativeVehicle
+from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.session import settings
-from holdfast.writers.spark.streamed import StreamedVehicle
+from holdfast.writers.spark.streamed import StreamedUploader
 from tests.support.spark_support import context_for, row_texts, session_settings
-from tests.writers.spark.uploader_contract import MANY_TYPES, VehicleContract
+from tests.writers.spark.uploader_contract import MANY_TYPES, UploaderContract
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -103,108 +103,108 @@ class Session:
         self.conf = Conf(values)
 
 
-class TestNative(VehicleContract):
+class TestNative(UploaderContract):
     @pytest.fixture
-    def vehicle(self):
-        return NativeVehicle()
+    def uploader(self):
+        return NativeUploader()
 
     def directory(self, context):
         return native_directory(context.job_id, context.metadata.checkpoint_id, context.attempt, context.call)
 
-    def test_times_are_int64_whatever_the_session_says(self, spark, vehicle, storage):
+    def test_times_are_int64_whatever_the_session_says(self, spark, uploader, storage):
         with session_settings(spark, {"spark.sql.parquet.outputTimestampType": "INT96"}):
-            (ack,) = vehicle.write(spark.sql("SELECT 1 AS id, now() AS at"), context_for(storage))
+            (ack,) = uploader.write(spark.sql("SELECT 1 AS id, now() AS at"), context_for(storage))
         assert pq.ParquetFile(storage.root / ack.files[0].path).schema.column(1).physical_type == "INT64"
 
-    def test_spark_commits_in_its_stock_way_whatever_the_session_says(self, spark, vehicle, storage):
+    def test_spark_commits_in_its_stock_way_whatever_the_session_says(self, spark, uploader, storage):
         """With spark-hadoop-cloud on the classpath Spark 4.1 sets these by itself, to what users never chose."""
         others = {  # of those the class path has
             "spark.sql.sources.commitProtocolClass": "org.apache.spark.internal.io.HadoopMapReduceCommitProtocol",
             "spark.sql.parquet.output.committer.class": "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter",
         }
         with session_settings(spark, others):
-            acks = vehicle.write(spark.range(5), context_for(storage))
+            acks = uploader.write(spark.range(5), context_for(storage))
             assert {name: spark.conf.get(name) for name in others} == others
         assert sum(ack.metrics.rows for ack in acks) == 5
 
-    def test_a_committer_that_a_user_chose_is_refused_by_name(self, spark, vehicle, storage):
+    def test_a_committer_that_a_user_chose_is_refused_by_name(self, spark, uploader, storage):
         name, value = "spark.sql.sources.outputCommitterClass", "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter"
         with session_settings(spark, {name: value}), pytest.raises(UnsafeSettingsError, match=f"{name} is {value}"):
-            vehicle.write(spark.range(5), context_for(storage))
+            uploader.write(spark.range(5), context_for(storage))
         assert not [*storage.list("")]
 
-    def test_a_failed_write_leaves_no_part_file_whatever_committer_version_the_session_asks_for(self, spark, vehicle, storage):
+    def test_a_failed_write_leaves_no_part_file_whatever_committer_version_the_session_asks_for(self, spark, uploader, storage):
         df = spark.range(0, 100, 1, 2).selectExpr("if(id = 99, raise_error('bad row'), id) AS id")
         context = context_for(storage)
         with session_settings(spark, {"mapreduce.fileoutputcommitter.algorithm.version": "2"}), pytest.raises(Exception, match="bad row"):
-            vehicle.write(df, context)
+            uploader.write(df, context)
         assert not [found.path for found in storage.list(self.directory(context)) if "_temporary" not in found.path]
 
-    def test_a_left_over_directory_is_refused_and_kept(self, spark, vehicle, storage):
+    def test_a_left_over_directory_is_refused_and_kept(self, spark, uploader, storage):
         context = context_for(storage)
-        vehicle.write(spark.range(5), context)
+        uploader.write(spark.range(5), context)
         before = [*storage.list("")]
         with pytest.raises(AlreadyExistsError, match=f"{self.directory(context)} in .* write in a new one"):
-            vehicle.write(spark.range(6), context)
+            uploader.write(spark.range(6), context)
         assert [*storage.list("")] == before
 
-    def test_a_seal_that_is_tried_again_says_the_same(self, spark, vehicle, tmp_path):
-        _, kept = self.assert_kept(vehicle, spark.range(0, 100, 1, 3), context_for(LosesResponses(tmp_path)))
+    def test_a_seal_that_is_tried_again_says_the_same(self, spark, uploader, tmp_path):
+        _, kept = self.assert_kept(uploader, spark.range(0, 100, 1, 3), context_for(LosesResponses(tmp_path)))
         assert kept.count() == 100
 
-    def test_a_part_file_that_is_not_seen_makes_the_write_incomplete(self, spark, vehicle, tmp_path):
+    def test_a_part_file_that_is_not_seen_makes_the_write_incomplete(self, spark, uploader, tmp_path):
         with pytest.raises(CorruptionError, match=r"counted 100 rows, and the 1 files hold 50"):
-            vehicle.write(spark.range(0, 100, 1, 2), context_for(MissesOne(tmp_path)))
+            uploader.write(spark.range(0, 100, 1, 2), context_for(MissesOne(tmp_path)))
 
-    def test_a_stranger_in_the_directory_is_an_error(self, spark, vehicle, tmp_path):
+    def test_a_stranger_in_the_directory_is_an_error(self, spark, uploader, tmp_path):
         with pytest.raises(CorruptionError, match=r"part-0\.parquet\.tmp in .* is not a file that Spark's writer makes"):
-            vehicle.write(spark.range(5), context_for(SeesMore(tmp_path)))
+            uploader.write(spark.range(5), context_for(SeesMore(tmp_path)))
 
-    def test_a_losing_task_that_still_writes_is_no_stranger(self, spark, vehicle, tmp_path):
+    def test_a_losing_task_that_still_writes_is_no_stranger(self, spark, uploader, tmp_path):
         """A speculative task was seen writing seconds after the job's commit had removed `_temporary`: its file brings that back."""
-        acks = vehicle.write(spark.range(5), context_for(SeesLoser(tmp_path)))
+        acks = uploader.write(spark.range(5), context_for(SeesLoser(tmp_path)))
         assert sum(ack.metrics.rows for ack in acks) == 5
         assert not [file for ack in acks for file in ack.files if "_temporary" in file.path]
 
     @pytest.mark.parametrize(("disk", "found"), [(UnsharedDisk, "is not there"), (OlderDisk, "has 1 bytes")])
-    def test_executors_that_see_other_files_than_the_driver_are_told(self, spark, vehicle, tmp_path, disk, found):
+    def test_executors_that_see_other_files_than_the_driver_are_told(self, spark, uploader, tmp_path, disk, found):
         with pytest.raises(UnsafeSettingsError, match=f"{found} on an executor: .*do not share .*: mount it on every host"):
-            vehicle.write(spark.range(5), context_for(disk(tmp_path)))
+            uploader.write(spark.range(5), context_for(disk(tmp_path)))
 
 
-class TestStreamed(VehicleContract):
+class TestStreamed(UploaderContract):
     @pytest.fixture
-    def vehicle(self):
-        return StreamedVehicle()
+    def uploader(self):
+        return StreamedUploader()
 
-    def test_partitions_without_rows_make_no_file(self, spark, vehicle, storage):
-        (ack,) = vehicle.write(spark.range(0, 8, 1, 8).filter("id = 3"), context_for(storage))
+    def test_partitions_without_rows_make_no_file(self, spark, uploader, storage):
+        (ack,) = uploader.write(spark.range(0, 8, 1, 8).filter("id = 3"), context_for(storage))
         assert len(ack.files) == 1
-        (ack,) = vehicle.write(spark.range(0), context_for(storage, call=1))
+        (ack,) = uploader.write(spark.range(0), context_for(storage, call=1))
         assert ack.files == ack.chunks == ()
 
-    def test_an_upload_whose_response_was_lost_is_no_part_of_the_acks(self, spark, vehicle, tmp_path):
+    def test_an_upload_whose_response_was_lost_is_no_part_of_the_acks(self, spark, uploader, tmp_path):
         storage = LosesResponses(tmp_path)
-        acks, kept = self.assert_kept(vehicle, spark.range(0, 100, 1, 2), context_for(storage))
+        acks, kept = self.assert_kept(uploader, spark.range(0, 100, 1, 2), context_for(storage))
         assert row_texts(kept) == row_texts(spark.range(100))
         assert len([*storage.list("")]) == 2 * len(acks) == 4
 
-    def test_a_call_made_twice_keeps_both_apart(self, spark, vehicle, storage):
+    def test_a_call_made_twice_keeps_both_apart(self, spark, uploader, storage):
         context = context_for(storage)
-        first, second = vehicle.write(spark.range(5), context), vehicle.write(spark.range(6), context)
+        first, second = uploader.write(spark.range(5), context), uploader.write(spark.range(6), context)
         assert not {file.path for ack in first for file in ack.files} & {file.path for ack in second for file in ack.files}
 
-    def test_batches_become_row_groups_of_one_file(self, spark, vehicle, storage):
-        (ack,) = vehicle.write(spark.range(0, 250_000, 1, 1), context_for(storage))
+    def test_batches_become_row_groups_of_one_file(self, spark, uploader, storage):
+        (ack,) = uploader.write(spark.range(0, 250_000, 1, 1), context_for(storage))
         assert pq.read_metadata(storage.root / ack.files[0].path).num_row_groups == 1
 
 
-def test_both_vehicles_leave_the_same_types(spark, tmp_path):
-    """Whoever reads the files without Holdfast need not know which vehicle wrote them."""
+def test_both_uploaders_leave_the_same_types(spark, tmp_path):
+    """Whoever reads the files without Holdfast need not know which uploader wrote them."""
     schemas = []
-    for call, vehicle in enumerate([NativeVehicle(), StreamedVehicle()]):
+    for call, uploader in enumerate([NativeUploader(), StreamedUploader()]):
         storage = LocalStorage(tmp_path)
-        (ack,) = vehicle.write(spark.sql(MANY_TYPES).coalesce(1), context_for(storage, call=call))
+        (ack,) = uploader.write(spark.sql(MANY_TYPES).coalesce(1), context_for(storage, call=call))
         parquet = pq.ParquetFile(storage.root / ack.files[0].path).schema
         columns = [parquet.column(i) for i in range(len(parquet.names))]
         schemas.append([(column.name, column.logical_type.to_json()) for column in columns])

@@ -1,4 +1,4 @@
-"""What every upload vehicle owes, whatever the DataFrame's plan does."""
+"""What every upload uploader owes, whatever the DataFrame's plan does."""
 
 import hashlib
 import os
@@ -43,18 +43,18 @@ def fail_first(rows_before, batches):
         yield batch
 
 
-class VehicleContract:
+class UploaderContract:
     @pytest.fixture
     def storage(self, tmp_path):
         return new_storage(tmp_path / "catalog")
 
     @pytest.fixture
-    def vehicle(self):
+    def uploader(self):
         raise NotImplementedError
 
-    def assert_kept(self, vehicle, df, context):
+    def assert_kept(self, uploader, df, context):
         """Write, check every promise of the acks against the bytes, and read all rows back."""
-        acks = vehicle.write(df, context)
+        acks = uploader.write(df, context)
         files = {file.file_id: file for ack in acks for file in ack.files}
         chunks = [chunk for ack in acks for chunk in ack.chunks]
         assert len(chunks) == len({chunk.identity for chunk in chunks})
@@ -109,48 +109,48 @@ class VehicleContract:
         ],
         ids=["plain", "by key", "by range", "coalesced", "aggregated", "joined", "limited", "all filtered", "nearly empty"],
     )
-    def test_every_row_is_kept_once_whatever_the_plan(self, spark, vehicle, storage, shape):
+    def test_every_row_is_kept_once_whatever_the_plan(self, spark, uploader, storage, shape):
         df = shape(spark.range(0, 1000, 1, 4).selectExpr("id", "if(id % 5 = 0, null, concat('text ', id)) AS text"))
-        _, kept = self.assert_kept(vehicle, df, context_for(storage))
+        _, kept = self.assert_kept(uploader, df, context_for(storage))
         assert row_texts(kept) == row_texts(df)
 
     @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
-    def test_every_type_comes_back_as_it_was(self, spark, vehicle, storage, zone):
+    def test_every_type_comes_back_as_it_was(self, spark, uploader, storage, zone):
         with session_settings(spark, {"spark.sql.session.timeZone": zone}):
             df = spark.sql(MANY_TYPES)
             key = ("id", "string", "double", "decimal", "timestamp", "struct", "array")
-            _, kept = self.assert_kept(vehicle, df, context_for(storage, key=key))
+            _, kept = self.assert_kept(uploader, df, context_for(storage, key=key))
             assert row_texts(kept) == row_texts(df)
 
-    def test_key_groups_are_sparks_own_hash(self, spark, vehicle, storage):
+    def test_key_groups_are_sparks_own_hash(self, spark, uploader, storage):
         df = spark.range(0, 500, 1, 3).selectExpr("id", "if(id % 7 = 0, null, concat('k', id)) AS text")
-        acks = vehicle.write(df, context_for(storage, key=("text", "id"), max_parallelism=16))
+        acks = uploader.write(df, context_for(storage, key=("text", "id"), max_parallelism=16))
         written = spark.read.parquet(*[str(storage.root / file.path) for ack in acks for file in ack.files])
         assert written.schema["_key_group"].dataType.simpleString() == "int"
         assert written.filter("_key_group != pmod(hash(text, id), 16)").count() == 0
         assert written.select("_key_group").distinct().count() == 16
 
-    def test_without_keys_a_chunk_has_its_subtask_and_no_key_groups(self, spark, vehicle, storage):
-        acks, _ = self.assert_kept(vehicle, spark.range(0, 10, 1, 2), context_for(storage, key=()))
+    def test_without_keys_a_chunk_has_its_subtask_and_no_key_groups(self, spark, uploader, storage):
+        acks, _ = self.assert_kept(uploader, spark.range(0, 10, 1, 2), context_for(storage, key=()))
         assert {(chunk.subtask, chunk.key_group_from, chunk.key_group_to) for ack in acks for chunk in ack.chunks} == {
             (0, None, None),
             (1, None, None),
         }
 
-    def test_with_keys_a_chunk_has_no_subtask(self, spark, vehicle, storage):
-        acks, _ = self.assert_kept(vehicle, spark.range(10), context_for(storage))
+    def test_with_keys_a_chunk_has_no_subtask(self, spark, uploader, storage):
+        acks, _ = self.assert_kept(uploader, spark.range(10), context_for(storage))
         assert {chunk.subtask for ack in acks for chunk in ack.chunks} == {None}
 
-    def test_an_empty_state_keeps_its_schema(self, spark, vehicle, storage):
+    def test_an_empty_state_keeps_its_schema(self, spark, uploader, storage):
         schema = "id bigint, at timestamp, tags array<string>"
         no_partitions = spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
         no_rows = spark.range(0, 1, 1, 3).filter("id < 0").selectExpr("id", "timestamp_micros(id) AS at", "array('') AS tags")
         for call, df in enumerate([no_partitions, no_rows, spark.createDataFrame([], schema)]):
-            _, kept = self.assert_kept(vehicle, df, context_for(storage, call=call))
+            _, kept = self.assert_kept(uploader, df, context_for(storage, call=call))
             assert kept.count() == 0
             assert kept.schema.simpleString() == df.schema.simpleString()
 
-    def test_field_ids_of_the_users_schema_do_not_hide_columns(self, spark, vehicle, storage):
+    def test_field_ids_of_the_users_schema_do_not_hide_columns(self, spark, uploader, storage):
         """A session that finds columns by Parquet's field ids would find none in a file that has none, and return nulls."""
         from pyspark.sql.types import LongType, StructField, StructType
 
@@ -162,65 +162,65 @@ class VehicleContract:
         df = spark.createDataFrame([(1, (2,))], StructType(fields))
         ids = {"spark.sql.parquet.fieldId.read.enabled": "true", "spark.sql.parquet.fieldId.read.ignoreMissing": "true"}
         with session_settings(spark, {**ids, "spark.sql.parquet.fieldId.write.enabled": "false"}):
-            _, kept = self.assert_kept(vehicle, df, context_for(storage))
+            _, kept = self.assert_kept(uploader, df, context_for(storage))
             assert [tuple(row) for row in kept.collect()] == [(1, (2,))]
 
-    def test_odd_column_names_are_kept(self, spark, vehicle, storage):
+    def test_odd_column_names_are_kept(self, spark, uploader, storage):
         df = (
             spark.range(5)
             .toDF("id")
             .selectExpr("id", "struct(id AS b) AS a", "id AS `a.b`", "id AS `with space`", "id AS `tick``s`", "id AS `Größe,;{}()=`")
         )
-        _, kept = self.assert_kept(vehicle, df, context_for(storage, key=("a.b", "tick`s")))
+        _, kept = self.assert_kept(uploader, df, context_for(storage, key=("a.b", "tick`s")))
         assert row_texts(kept) == row_texts(df)
 
-    def test_odd_roots_are_no_patterns_and_no_partitions(self, spark, vehicle, tmp_path):
+    def test_odd_roots_are_no_patterns_and_no_partitions(self, spark, uploader, tmp_path):
         storage = new_storage(tmp_path / "day=2013-01-01" / "we[ir]d {x,y} *?%20")
         df = spark.range(5)
-        _, kept = self.assert_kept(vehicle, df, context_for(storage))
+        _, kept = self.assert_kept(uploader, df, context_for(storage))
         assert row_texts(kept) == row_texts(df)
 
-    def test_a_tasks_failed_attempt_leaves_no_row_in_the_acks(self, spark, vehicle, storage):
+    def test_a_tasks_failed_attempt_leaves_no_row_in_the_acks(self, spark, uploader, storage):
         """Each task hands on a part of its rows and fails; its second attempt hands on all of them."""
         with session_settings(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}):
             df = spark.range(0, 400, 1, 2).mapInArrow(partial(fail_first, 2), "id bigint")
-            _, kept = self.assert_kept(vehicle, df, context_for(storage))
+            _, kept = self.assert_kept(uploader, df, context_for(storage))
         assert row_texts(kept) == row_texts(spark.range(400))
 
-    def test_the_plan_runs_once_and_its_chance_is_kept(self, spark, vehicle, storage, tmp_path):
+    def test_the_plan_runs_once_and_its_chance_is_kept(self, spark, uploader, storage, tmp_path):
         runs = tmp_path / "runs"
         runs.mkdir()
         df = spark.range(0, 100, 1, 3).mapInArrow(partial(note_run, runs), "id bigint").selectExpr("id", "uuid() AS chance")
-        acks = vehicle.write(df, context_for(storage, key=("chance",)))
+        acks = uploader.write(df, context_for(storage, key=("chance",)))
         assert len([*runs.iterdir()]) == 3
         written = spark.read.parquet(*[str(storage.root / file.path) for ack in acks for file in ack.files])
         assert written.filter("_key_group = pmod(hash(chance), 128)").count() == 100
 
-    def test_a_savepoint_has_a_chunk_for_each_row_group_in_its_directory(self, spark, vehicle, storage):
+    def test_a_savepoint_has_a_chunk_for_each_row_group_in_its_directory(self, spark, uploader, storage):
         df = spark.range(0, 40_000, 1, 3).selectExpr("id", "concat(sha2(string(id), 512), sha2(string(-id), 512)) AS text")
         context = context_for(storage, is_savepoint=True, directory="jobs/j/savepoints/a", role=Role.BASE, layer=4)
         with session_settings(spark, {"spark.sql.shuffle.partitions": "1"}):
-            acks, kept = self.assert_kept(vehicle, df, context)
+            acks, kept = self.assert_kept(uploader, df, context)
         assert row_texts(kept) == row_texts(df)
         (ack,) = acks
         assert len(ack.files) == 1
         assert len(ack.chunks) > 2
         assert all(file.path.startswith("jobs/j/savepoints/a/0") for file in ack.files)
 
-    def test_two_calls_of_an_attempt_share_no_file(self, spark, vehicle, storage):
-        acks = [ack for call in (0, 1) for ack in vehicle.write(spark.range(10), context_for(storage, call=call))]
+    def test_two_calls_of_an_attempt_share_no_file(self, spark, uploader, storage):
+        acks = [ack for call in (0, 1) for ack in uploader.write(spark.range(10), context_for(storage, call=call))]
         files = [file for ack in acks for file in ack.files]
         assert len({file.file_id for file in files}) == len({file.path for file in files}) == len(files)
         assert sorted(found.path for found in storage.list("")) == sorted(file.path for file in files)
 
-    def test_the_users_settings_come_back(self, spark, vehicle, storage):
+    def test_the_users_settings_come_back(self, spark, uploader, storage):
         own = {"spark.sql.execution.arrow.maxRecordsPerBatch": "77", "spark.sql.parquet.outputTimestampType": "INT96"}
         with session_settings(spark, own):
-            vehicle.write(spark.range(5), context_for(storage))
+            uploader.write(spark.range(5), context_for(storage))
             assert {name: spark.conf.get(name) for name in own} == own
 
-    def test_each_task_acknowledges_what_it_wrote(self, spark, vehicle, storage):
-        acks = vehicle.write(spark.range(0, 50_000, 1, 2), context_for(storage))
+    def test_each_task_acknowledges_what_it_wrote(self, spark, uploader, storage):
+        acks = uploader.write(spark.range(0, 50_000, 1, 2), context_for(storage))
         assert [(ack.subtask, ack.metrics.rows, len(ack.files)) for ack in sorted(acks, key=lambda ack: ack.subtask)] == [
             (0, 25_000, 1),
             (1, 25_000, 1),
@@ -232,9 +232,9 @@ class VehicleContract:
             assert ack.metrics.bytes_reused == 0
             assert ack.metrics.sort_ms is None, "nothing was sorted"
 
-    def test_a_savepoint_tells_how_long_its_rows_were_sorted(self, spark, vehicle, storage):
+    def test_a_savepoint_tells_how_long_its_rows_were_sorted(self, spark, uploader, storage):
         described = spark.sparkContext.getLocalProperty("spark.job.description")
-        acks = vehicle.write(spark.range(0, 200_000, 1, 2), context_for(storage, is_savepoint=True, directory="jobs/j/savepoints/a"))
+        acks = uploader.write(spark.range(0, 200_000, 1, 2), context_for(storage, is_savepoint=True, directory="jobs/j/savepoints/a"))
         assert acks[0].metrics.sort_ms > 0
         assert spark.sparkContext.getLocalProperty("spark.job.description") == described
 
@@ -259,20 +259,20 @@ class VehicleContract:
             ("SELECT 1 AS id, named_struct('a', 1, 'A', 2) AS s", ["id"], "column 's.A' is there twice"),
         ],
     )
-    def test_what_cannot_be_a_state_is_refused_before_a_byte_is_written(self, spark, vehicle, storage, query, key, said):
+    def test_what_cannot_be_a_state_is_refused_before_a_byte_is_written(self, spark, uploader, storage, query, key, said):
         with pytest.raises(UsageError, match=said):
-            vehicle.write(spark.sql(query), context_for(storage, key=key))
+            uploader.write(spark.sql(query), context_for(storage, key=key))
         assert not [*storage.list("")]
 
-    def test_texts_of_a_length_are_refused_where_the_session_keeps_it(self, spark, vehicle, storage):
+    def test_texts_of_a_length_are_refused_where_the_session_keeps_it(self, spark, uploader, storage):
         with (
             session_settings(spark, {"spark.sql.preserveCharVarcharTypeInfo": "true"}),
             pytest.raises(UsageError, match=r"column 'id' has the type char\(4\), which a state cannot hold: cast it"),
         ):
-            vehicle.write(spark.sql("SELECT cast('a' AS char(4)) AS id"), context_for(storage))
+            uploader.write(spark.sql("SELECT cast('a' AS char(4)) AS id"), context_for(storage))
 
-    def test_a_stream_and_nothing_at_all_are_refused(self, spark, vehicle, storage):
+    def test_a_stream_and_nothing_at_all_are_refused(self, spark, uploader, storage):
         with pytest.raises(UsageError, match="foreachBatch"):
-            vehicle.write(spark.readStream.format("rate").load(), context_for(storage, key=()))
+            uploader.write(spark.readStream.format("rate").load(), context_for(storage, key=()))
         with pytest.raises(UsageError, match="without columns"):
-            vehicle.write(spark.range(3).drop("id"), context_for(storage, key=()))
+            uploader.write(spark.range(3).drop("id"), context_for(storage, key=()))

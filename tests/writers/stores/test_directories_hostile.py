@@ -18,7 +18,7 @@ from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
 from holdfast.catalog.facts import Acknowledged
 from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack
-from holdfast.writers.failure_policy import Patience
+from holdfast.writers.failure_policy import FailurePolicy
 from holdfast.writers.stores.ack_codec import decode_ack, sealed
 from holdfast.writers.stores.reader import directory_reader, new_directory
 from holdfast.writers.stores.shares import DirectoryShares
@@ -355,7 +355,7 @@ def test_of_two_restores_to_one_place_the_second_is_told_and_leaves_nothing(tmp_
 def test_an_alarm_ends_the_attempt_though_another_state_begins_while_it_reads_the_acks(world: World) -> None:
     """The alarm's thread goes through the states of directories while the block begins one more: it died of that, and nothing was ended."""
     process = world.process()
-    coordinator = process.coordinate(patience=Patience(timeout_s=600))
+    coordinator = process.coordinate(patience=FailurePolicy(timeout_s=600))
     acks_so_far: Callable[[DirectoryShares], list[Ack]] = vars(DirectoryShares)["acks"].fget
     more = iter(("second", "third", "fourth"))
 
