@@ -1,5 +1,6 @@
 """What users give, looked at before anything is done with it: a wrong type is told by name, and not as an engine's error in the middle."""
 
+import json
 import os
 from collections.abc import Mapping
 from numbers import Integral
@@ -9,6 +10,7 @@ from holdfast.catalog.errors import AddressError, UsageError
 
 NAME_LIMIT_BYTES = 255  # of each part of a path, on every file system in use
 PATH_LIMIT_BYTES = 4096
+PROGRESS_LIMIT_BYTES = 1_000_000
 
 
 def whole_number(given: object, what: str, *, least: int = 0) -> int:
@@ -98,3 +100,27 @@ def place_of_ledger(path: str) -> str:
         )
         raise AddressError(msg)
     return path
+
+
+def checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Raises UsageError for what the ledger cannot keep, or its readers cannot ask for."""
+    given: object = progress  # a program without types gives anything
+    if progress is None:
+        return None
+    if not isinstance(given, Mapping):
+        msg = f"progress must be a mapping that JSON can hold, and is a {type(given).__name__}"
+        raise UsageError(msg)
+    try:
+        text = json.dumps(progress, allow_nan=False)
+        plain = dict(json.loads(text))
+        json.dumps(plain, ensure_ascii=False).encode()  # half of a surrogate pair, at which every query of the column would stop
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"progress must be a mapping that JSON can hold, and this is not ({type(error).__name__}: {error})"
+        raise UsageError(msg) from error
+    if len(text) > PROGRESS_LIMIT_BYTES:
+        msg = (
+            f"progress has {len(text)} bytes as JSON, and may have {PROGRESS_LIMIT_BYTES}: it goes into the ledger with every checkpoint, "
+            "and each start reads it; write the rest as a state, checkpoint.write_bytes"
+        )
+        raise UsageError(msg)
+    return plain

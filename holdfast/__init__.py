@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
     from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
     from holdfast.streaming import foreach_batch
-    from holdfast.writers.attempt import CheckpointResult
     from holdfast.writers.checkpoint import Checkpoint
-    from holdfast.writers.checkpoint_writer import CheckpointWriter
+    from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
     from holdfast.writers.coordinator import Coordinator
     from holdfast.writers.local.local_state import LocalSlot
     from holdfast.writers.local.working_directory import WorkingDirectory, working_directory
@@ -62,7 +61,7 @@ _HOMES = {  # where the names are that are not imported above
     "open_savepoint": "facade",
     "rekey": "facade",
     "Catalog": "facade",
-    "CheckpointResult": "writers.attempt",
+    "CheckpointResult": "writers.checkpoint_writer",
     "CheckpointWriter": "writers.checkpoint_writer",
     "Coordinator": "writers.coordinator",
     "DirectoryUpload": "writers.stores.writer",

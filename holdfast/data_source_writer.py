@@ -30,13 +30,11 @@ from holdfast.catalog.storage.guard import GuardedStorage
 from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Ack, AttemptToken, JobId, KeepAll, Status, StoredFile
-from holdfast.writers.attempt import require_state_name
-from holdfast.writers.checkpoint_writer import CheckpointWriter
+from holdfast.writers.attempt import OpenAttempt, require_state_name
 from holdfast.writers.engine_errors import reason_of
 from holdfast.writers.registration import register_job
 from holdfast.writers.spark.file_jobs import FileReport, acks_for, require_durable, state_info_of
 from holdfast.writers.spark.frames import check_schema
-from holdfast.writers.spark.state_writer import state_writer
 from holdfast.writers.spark.streamed import ROW_GROUP_BYTES, report_of_task, row_groups
 from holdfast.writers.start import head_to_go_on_from
 from holdfast.writers.upload import UploadContext, WrittenState, in_full
@@ -97,7 +95,7 @@ def _start(state: CatalogState, job_id: JobId, token: AttemptToken) -> Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
-    """One state of one attempt. Picklable, so that each process makes the same checkpoint writer of it."""
+    """One state of one attempt. Picklable, so that each process goes on with the same attempt."""
 
     storage: Storage
     opened: AttemptOpened
@@ -110,25 +108,17 @@ class _Write:
 
     def context(self, transactor: Transactor) -> UploadContext:
         """What the tasks need to know."""
-        asked: list[UploadContext] = []
+        return self.attempt(transactor).context(self.state, self.key)
 
-        def note(context: UploadContext) -> WrittenState:
-            asked.append(context)
-            return self.written(context, [])
-
-        self.writer(transactor).accept(self.state, self.key, note)
-        return asked[0]
-
-    def writer(self, transactor: Transactor) -> CheckpointWriter:
+    def attempt(self, transactor: Transactor) -> OpenAttempt:
         """For a checkpoint that has everything of its parent, the progress too, but for this state."""
         opened, parent = self.opened, None
         if opened.parent_job_id is not None and opened.parent_checkpoint_id is not None:
             ref = Ref(opened.parent_job_id, opened.parent_checkpoint_id)
             parent = load_committed(self.storage, transactor.look(lambda state: state.checkpoint(ref)).fact)
-        return CheckpointWriter(
+        return OpenAttempt(
             storage=self.storage,
             environment=SystemEnvironment(),
-            state_writer=state_writer("streamed"),
             job=transactor.known().job(opened.job_id),
             opened=opened,
             parent=parent,
@@ -175,24 +165,22 @@ class SourceWriter(DataSourceArrowWriter):
         reports = self._whole(messages)
         transactor = self._write.transactor()
         transactor.keep_handles_of(self._write.opened.job_id)  # by which the commit knows which intervals it ends
-        writer = self._write.writer(transactor)
-        writer.accept(
-            self._write.state,
-            self._write.key,
-            lambda context: self._write.written(context, acks_for(reports, context, upload_ms=0)),
-        )
+        attempt = self._write.attempt(transactor)
+        context = attempt.context(self._write.state, self._write.key)
+        attempt.take(self._write.written(context, acks_for(reports, context, upload_ms=0)), context)
         # Nobody goes on from here in this process; and what the job keeps is for its own program to say.
         try:
-            sealed, manifest = writer.seal(KeepAll(), AttemptToken(SystemEnvironment().new_id()))
-            job_id, request = self._write.opened.job_id, replace(sealed, next_attempt=None)
-            writer.require_there(manifest, lambda: transactor.look(lambda state: checkpoints.commit_checkpoint(state, job_id, request)))
+            content = attempt.acknowledged()
+            manifest = attempt.write_manifest(content)
+            job_id, request = self._write.opened.job_id, attempt.commit_request(content, KeepAll(), next_attempt=None)
+            attempt.require_there(manifest, lambda: transactor.look(lambda state: checkpoints.commit_checkpoint(state, job_id, request)))
             transactor.run(lambda state: checkpoints.commit_checkpoint(state, job_id, request))
         except UnknownOutcomeError:
             raise  # it may have landed
         except Exception as error:
             # Here and not in `abort`, which knows nothing of the manifest; it finds the attempt ended.
             with suppress(Exception):
-                self._write.end(transactor, reason_of(error), writer.written_files)
+                self._write.end(transactor, reason_of(error), attempt.written_files)
             raise
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -41,7 +41,7 @@ from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
 from holdfast.writers.checkpoint import Checkpoint, kept_by, numbered, open_committed, ref_of
-from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.coordinator import Coordinator, coordinate
 from holdfast.writers.failure_policy import FailurePolicy
 from holdfast.writers.parquet.key_group_checks import rows_of_live
 from holdfast.writers.pins import Pins, ReaderPin
@@ -71,7 +71,7 @@ class Catalog:
         self._transactor = Transactor(ledger, environment)
         self._queries = SqlQueries(ledger.address)
         self._pins = Pins(self._transactor, environment)
-        self._leases: list[ReaderPin] = []
+        self._reader_pins: list[ReaderPin] = []
 
     @property
     def catalog_id(self) -> str:
@@ -87,9 +87,9 @@ class Catalog:
     def close(self) -> None:
         """Release what this object pinned for reading, and pin no more. Called at the end of a `with` block and of the process; no harm if
         repeated, or in a forked child, which leaves its parent's pins alone."""
-        for lease in self._leases:
-            lease.expire()
-        self._leases.clear()
+        for pin in self._reader_pins:
+            pin.expire()
+        self._reader_pins.clear()
         self._pins.close()
 
     def __enter__(self) -> Self:
@@ -147,7 +147,7 @@ class Catalog:
             self._transactor, self._environment, job, max_parallelism, of_source=begin.max_parallelism, must_exist=isinstance(start, int)
         )
         ledger = open_ledger(self._storage, self._marker, self._environment)
-        return Coordinator(
+        return coordinate(
             transactor=Transactor(ledger, self._environment),
             storage=self._storage,
             environment=self._environment,
@@ -174,13 +174,13 @@ class Catalog:
         is_kept = kept_by(self._transactor, ref)
         if not is_pinned:
             return open_committed(self._storage, fact, None, is_kept)
-        lease = ReaderPin(partial(self._pins.release, ref))
+        pin = ReaderPin(partial(self._pins.release, ref))
         try:
-            checkpoint = open_committed(self._storage, fact, lease, is_kept)
+            checkpoint = open_committed(self._storage, fact, pin, is_kept)
         except BaseException:
-            lease.end()
+            pin.end()
             raise
-        self._leases = [*(other for other in self._leases if other.is_open), lease]
+        self._reader_pins = [*(other for other in self._reader_pins if other.is_open), pin]
         return checkpoint
 
     def end_dead_readers(self) -> list[str]:

@@ -38,12 +38,12 @@ class Checkpoint:
         self,
         manifest: Manifest,
         storage: Storage,
-        lease: ReaderPin | None = None,
+        pin: ReaderPin | None = None,
         is_kept: IsKept | None = None,
         loans: Loans | None = None,
     ) -> None:
         self.manifest = manifest
-        self._storage, self._lease, self._is_kept, self._loans = storage, lease, is_kept, loans if lease is None else lease
+        self._storage, self._pin, self._is_kept, self._loans = storage, pin, is_kept, loans if pin is None else pin
 
     def __repr__(self) -> str:
         return f"<checkpoint {self.checkpoint_id} of job {self.job!r}: {', '.join(self.states) or 'no state'}>"
@@ -78,12 +78,12 @@ class Checkpoint:
     @property
     def is_pinned(self) -> bool:
         """Whether this object's catalog keeps the files until it is closed. Without, retention may drop the checkpoint meanwhile."""
-        return self._lease is not None and self._lease.is_open
+        return self._pin is not None and self._pin.is_open
 
     def close(self) -> None:
         """Let go of the checkpoint before its catalog is closed; nothing of it is to be read after this."""
-        if self._lease is not None:
-            self._lease.end()
+        if self._pin is not None:
+            self._pin.end()
 
     def __enter__(self) -> Self:
         return self
@@ -168,12 +168,12 @@ class Checkpoint:
 
     @contextmanager
     def _drops_are_told(self) -> Iterator[None]:
-        if self._lease is None:
+        if self._pin is None:
             why = (
                 "this reader had not pinned it: it may not write to the ledger, or had no room to, or it was latest() of a coordinator "
                 "that has gone on"
             )
-        elif self._lease.is_open:
+        elif self._pin.is_open:
             why = "this reader's pin was ended by somebody else (kill, or readers --end-dead)"
         else:
             why = "this reader's pin had ended: the checkpoint or its catalog object was closed"
@@ -264,16 +264,14 @@ class Checkpoint:
         return info
 
 
-def open_committed(
-    storage: Storage, fact: CheckpointCommitted, lease: ReaderPin | None = None, is_kept: IsKept | None = None
-) -> Checkpoint:
+def open_committed(storage: Storage, fact: CheckpointCommitted, pin: ReaderPin | None = None, is_kept: IsKept | None = None) -> Checkpoint:
     """A committed checkpoint or savepoint for reading. With `is_kept`, one that was dropped meanwhile is told as such, now and later.
 
     Raises DamagedFileError, RefusedError.
     """
     with drops_are_told(f"checkpoint {fact.checkpoint_id} of job {fact.job_id}", is_kept, "nobody had pinned it"):
         manifest = load_committed(storage, fact)
-    return Checkpoint(manifest, place_of(storage, fact)[0], lease, is_kept)
+    return Checkpoint(manifest, place_of(storage, fact)[0], pin, is_kept)
 
 
 def ref_of(state: CatalogState, job: str, checkpoint_id: int | None) -> Ref:

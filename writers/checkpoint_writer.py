@@ -1,21 +1,14 @@
 """One checkpoint being written: the ways in which a program gives it states. The top of the upload and acknowledgement path."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import NotFoundError, RefusedError, UsageError
 from holdfast.catalog.manifest import Manifest
-from holdfast.catalog.state import JobState
-from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import (
-    DEFAULT_OPERATOR,
-    ChainLimit,
-    OwnedFile,
-    StateInfo,
-)
-from holdfast.writers.attempt import AttemptContent, require_state_name
+from holdfast.catalog.types import DEFAULT_OPERATOR, AttemptToken, ChainLimit, CheckpointId, OwnedFile, StateInfo
+from holdfast.writers.attempt import OpenAttempt
 from holdfast.writers.bytes_state import write_bytes
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.copying import copy_state
@@ -23,7 +16,7 @@ from holdfast.writers.local.working_directory import WorkingDirectory
 from holdfast.writers.stores.snapshot import IMMUTABLE
 from holdfast.writers.stores.writer import DirectoryUpload, DirectoryWriter, Snapshot
 from holdfast.writers.task_owned import Owner, owner_name, refer_to
-from holdfast.writers.upload import StateWriter, UploadContext, WrittenState, in_full
+from holdfast.writers.upload import StateWriter, in_full
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,23 +24,44 @@ if TYPE_CHECKING:
 Mode = Literal["full", "changed-groups"]
 
 
-class CheckpointWriter(AttemptContent):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointResult:
+    """What a committed checkpoint cost. Bytes of state; the manifest is not counted."""
+
+    checkpoint_id: CheckpointId
+    new_bytes: int
+    reused_bytes: int
+    total_bytes: int
+    handles: int
+    new_handles: int
+
+    @classmethod
+    def of(cls, fact: f.CheckpointCommitted) -> "CheckpointResult":
+        return cls(
+            checkpoint_id=fact.checkpoint_id,
+            new_bytes=fact.new_bytes,
+            reused_bytes=fact.total_bytes - fact.new_bytes,
+            total_bytes=fact.total_bytes,
+            handles=fact.handles,
+            new_handles=fact.new_handles,
+        )
+
+
+class CheckpointWriter:
     """What `job.checkpoint()` gives: collects the states of one attempt. A state that is not written is carried from the parent."""
 
-    def __init__(
-        self,
-        *,
-        storage: Storage,
-        environment: Environment,
-        state_writer: StateWriter,
-        job: JobState,
-        opened: f.AttemptOpened,
-        parent: Manifest | None,
-        progress: Mapping[str, Any] | None,
-        chain: ChainLimit = ChainLimit(),  # noqa: B008 - frozen
-    ) -> None:
-        super().__init__(storage=storage, environment=environment, job=job, opened=opened, parent=parent, progress=progress)
-        self._state_writer, self._chain = state_writer, chain
+    def __init__(self, attempt: OpenAttempt, state_writer: StateWriter, chain: ChainLimit = ChainLimit()) -> None:  # noqa: B008 - frozen
+        self._attempt, self._state_writer, self._chain = attempt, state_writer, chain
+        self.result: CheckpointResult | None = None
+        self.failure: Exception | None = None  # why there is no result, where the job tolerates it
+
+    @property
+    def checkpoint_id(self) -> CheckpointId:
+        return self._attempt.checkpoint_id
+
+    @property
+    def attempt(self) -> AttemptToken:
+        return self._attempt.token
 
     def write(self, state: str, df: "DataFrame", key: Sequence[str] = (), *, mode: Mode = "full") -> None:
         """Write the full state: every row of the DataFrame, digested and durable when this returns. Runs its plan once.
@@ -69,11 +83,13 @@ class CheckpointWriter(AttemptContent):
         if mode not in get_args(Mode):
             msg = f"mode={mode!r} is no way to write a state: give 'full' or 'changed-groups'"
             raise UsageError(msg)
-        with self._writing(state, key) as context:
+        with self._attempt.writing(state, key) as context:
             if mode == "full":
-                self._take(in_full(*self._state_writer.write(df, context)), context)
+                self._attempt.take(in_full(*self._state_writer.write(df, context)), context)
             else:
-                self._take(self._state_writer.write_changed_groups(df, context, self._parent_state(context), self._chain), context)
+                self._attempt.take(
+                    self._state_writer.write_changed_groups(df, context, self._attempt.parent_state(context), self._chain), context
+                )
 
     def write_changes(
         self, state: str, upserts: "DataFrame | None" = None, deletes: "DataFrame | None" = None, *, key: Sequence[str] = ()
@@ -89,15 +105,17 @@ class CheckpointWriter(AttemptContent):
                 is there twice in this call (names it), or the state is already written or removed in this checkpoint.
             DamagedFileError: the state was to be written anew, and a file of it is damaged.
         """
-        with self._writing(state, key) as context:
-            self._take(self._state_writer.write_changes(upserts, deletes, context, self._parent_state(context), self._chain), context)
+        with self._attempt.writing(state, key) as context:
+            self._attempt.take(
+                self._state_writer.write_changes(upserts, deletes, context, self._attempt.parent_state(context), self._chain), context
+            )
 
     def write_bytes(self, state: str, data: bytes | bytearray | memoryview) -> None:
         """Write a small state as bytes: kept in the manifest and the row when at most 20 kB, else as a file of this checkpoint."""
-        with self._writing(state, ()) as context:
-            ack = write_bytes(data, context, self._environment)
+        with self._attempt.writing(state, ()) as context:
+            ack = write_bytes(data, context, self._attempt.environment)
             info = StateInfo(operator=context.operator, state=state, format="bytes", total_bytes=ack.metrics.bytes_written)
-            self._take(in_full([ack], info), context)
+            self._attempt.take(in_full([ack], info), context)
 
     def task_owned(self, owner: Owner, files: Sequence[OwnedFile]) -> None:
         """Refer to these files of an owner, in this order, as the state of the owner's name. Nothing is uploaded: they are durable.
@@ -108,10 +126,10 @@ class CheckpointWriter(AttemptContent):
             UsageError: this is no owner, these are no files of owners, or two have one name.
             RefusedError: a file is another owner's, the owner is another job's, or the state is already written in this checkpoint.
         """
-        with self._writing(owner_name(owner), ()) as context:
-            written, owned = refer_to(owner, files, context, self._parent_state(context))
-            self._owned += owned
-            self._take(written, context)
+        with self._attempt.writing(owner_name(owner), ()) as context:
+            written, owned = refer_to(owner, files, context, self._attempt.parent_state(context))
+            self._attempt.refer_to(owned)
+            self._attempt.take(written, context)
 
     def write_directory(
         self,
@@ -135,8 +153,8 @@ class CheckpointWriter(AttemptContent):
             UsageError: this is no snapshot (it is missing or empty, or has links), no subtask or range; or the subtask is written twice.
             RefusedError: the state is already written in this checkpoint.
         """
-        shares = self._shares(state, subtasks, immutable)
-        with self.step(f"writing state {state!r}"):
+        shares = self._attempt.shares(state, subtasks, immutable)
+        with self._attempt.step(f"writing state {state!r}"):
             return shares.write(snapshot, subtask, key_groups, working_directory)
 
     def directories(self, state: str, *, subtasks: int, immutable: Sequence[str] = IMMUTABLE) -> DirectoryWriter:
@@ -144,28 +162,27 @@ class CheckpointWriter(AttemptContent):
 
         The checkpoint is committed only if each of so many subtasks has been acknowledged.
         """
-        return self._shares(state, subtasks, immutable).writer
+        return self._attempt.shares(state, subtasks, immutable).writer
 
     def acknowledge(self, state: str, acks: Iterable[bytes]) -> None:
         """Take what `upload.ack()` gave in the tasks. A subtask may be acknowledged by several tries of its task: one of them counts.
 
         Raises UsageError: there are no directories of this state in this checkpoint, or an ack is not of them.
         """
-        require_state_name(state)
-        shares = self._directories.get((DEFAULT_OPERATOR, state))
-        if shares is None or self._sealed:
+        shares = self._attempt.shares_of(state)
+        if shares is None:
             msg = (
-                f"checkpoint {self.checkpoint_id} of job {self._job_name!r} waits for no directories of state {state!r}: call "
+                f"{self._attempt.label} waits for no directories of state {state!r}: call "
                 "checkpoint.directories(...) first, and acknowledge within the same block"
             )
             raise UsageError(msg)
-        with self.step(f"acknowledging state {state!r}"):
+        with self._attempt.step(f"acknowledging state {state!r}"):
             shares.take(acks)
 
     def remove(self, state: str) -> None:
         """End a state of the parent: this checkpoint does not carry it. Raises NotFoundError if the parent has none of this name."""
         self._of_parent(state, "remove")
-        self._end(state)
+        self._attempt.remove(state)
 
     def rename(self, state: str, to: str) -> None:
         """Carry a state of the parent under another name, as it is, with its change sets. Older checkpoints keep it under the old one.
@@ -180,36 +197,20 @@ class CheckpointWriter(AttemptContent):
         parent, info = self._of_parent(state, "rename")
         if parent.state(DEFAULT_OPERATOR, to) is not None:
             msg = (
-                f"checkpoint {self.checkpoint_id} of job {self._job_name!r} cannot rename state {state!r} to {to!r}: its parent has a "
+                f"{self._attempt.label} cannot rename state {state!r} to {to!r}: its parent has a "
                 "state of that name; remove it in a checkpoint of its own first"
             )
             raise RefusedError(msg)
-        with self._writing(to, info.key_columns) as context:
-            self._take(in_full(*copy_state(Checkpoint(parent, self._storage), info, context)), context)
-        self._end(state)
+        with self._attempt.writing(to, info.key_columns) as context:
+            self._attempt.take(in_full(*copy_state(Checkpoint(parent, self._attempt.storage), info, context)), context)
+        self._attempt.remove(state)
 
     def _of_parent(self, state: str, what: str) -> tuple[Manifest, StateInfo]:
         """A state that the parent has and this checkpoint has not come to yet. Raises NotFoundError, RefusedError."""
-        key = self._free_key(state)
-        info = self._parent.state(*key) if self._parent else None
-        if self._parent is None or info is None:
-            known = ", ".join(info.state for info in self._parent.states) if self._parent else "none, for there is no parent"
-            msg = (
-                f"checkpoint {self.checkpoint_id} of job {self._job_name!r} cannot {what} state {state!r}: its parent has {known or 'none'}"
-            )
+        key, parent = self._attempt.free_key(state), self._attempt.parent
+        info = parent.state(*key) if parent else None
+        if parent is None or info is None:
+            known = ", ".join(info.state for info in parent.states) if parent else "none, for there is no parent"
+            msg = f"{self._attempt.label} cannot {what} state {state!r}: its parent has {known or 'none'}"
             raise NotFoundError(msg)
-        return self._parent, info
-
-    def _end(self, state: str) -> None:
-        self._removed.add((DEFAULT_OPERATOR, state))
-        self._unfinished.discard((DEFAULT_OPERATOR, state))
-
-    def adopt(self, source: Checkpoint, info: StateInfo, name: str) -> None:
-        """Copy a state of another checkpoint, verified on the way, under this name. Raises DamagedFileError."""
-        context = self._context(name, info.key_columns)
-        self._take(in_full(*copy_state(source, info, context)), context)
-
-    def accept(self, state: str, key: Sequence[str], upload: Callable[[UploadContext], WrittenState]) -> None:
-        """Write a state by what uploads it, or says what was uploaded."""
-        context = self._context(state, key)
-        self._take(upload(context), context)
+        return parent, info

@@ -17,6 +17,7 @@ from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, KeepLast
 from holdfast.facade import open_catalog
 from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.coordinator import coordinate as start_coordinator
 from holdfast.writers.registration import register_job
 from holdfast.writers.start import StartPoint
 from tests.support.world import FakeStateWriter
@@ -32,7 +33,7 @@ def coordinate(root: Path, keep: int, name: str = JOB) -> Coordinator:
     storage, environment = open_storage(root), SystemEnvironment()
     transactor = Transactor(open_ledger(storage, create_catalog(storage, environment)), environment)
     job_id = register_job(transactor, environment, name, None)
-    return Coordinator(
+    return start_coordinator(
         transactor=transactor,
         storage=storage,
         environment=environment,

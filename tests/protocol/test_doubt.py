@@ -135,10 +135,8 @@ def test_a_fork_goes_on_from_what_its_lost_attempt_alone_still_pinned(world: Wor
 def test_an_attempt_that_fails_to_begin_serves_the_next_call(world: World) -> None:
     coordinator, _, _ = coordinator_of(world, "own")
     opened = set(world.job().open_attempts)
-    coordinator._left = ("nothing of this name",)
-    with pytest.raises(HoldfastError, match="cannot remove"), coordinator.checkpoint():
+    with pytest.raises(HoldfastError, match="progress must be a mapping"), coordinator.checkpoint({"no": object()}):
         pass
-    coordinator._left = ()
     assert set(world.job().open_attempts) == opened
     with coordinator.checkpoint() as writer:
         writer.write_bytes("planes2", b"2")
@@ -154,4 +152,4 @@ def test_a_lost_commit_whose_attempt_was_killed_is_not_ended_twice(world: World)
         writer.write_bytes("planes2", b"2")
     assert writer.result is not None
     with pytest.raises(AttemptEndedError):
-        coordinator._require_open(token)
+        coordinator._line.require_open(token)

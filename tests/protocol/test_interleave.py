@@ -254,7 +254,7 @@ def own_coordinator(scene: Scene) -> None:
     assert scene.coordinator is not None
     world = scene.world
     committing = world.process()
-    scene.coordinator._retention = KeepLast(1)
+    scene.coordinator._line.retention = KeepLast(1)
     try:
         committing.checkpoint(scene.coordinator, OTHERS)
     except (AttemptEndedError, FencedError) as error:  # the scene killed its attempt, or fenced it

@@ -19,7 +19,7 @@ from tests.protocol.model import explore
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.mutants import MUTANTS
-from tests.support.world import Process, World, write_states
+from tests.support.world import Process, World, sealed, write_states
 
 BOUND = 1500  # histories in which the model must find each rule's absence
 
@@ -187,7 +187,7 @@ def test_a_commit_takes_nothing_but_its_own_and_its_parents() -> None:
     process.checkpoint(coordinator, {"planes": [b"two"]})
     process.vacuum()
     writer = process.open_beside(coordinator, 2)
-    request, _ = writer.seal(KeepLast(1), AttemptToken(process.environment.new_id()))
+    request = sealed(writer, KeepLast(1))
     with suppress(RefusedError):
         process.commit_request(coordinator.job_id, replace(request, content=remembered))
     assert_catalog_sound(world)
@@ -202,7 +202,7 @@ def test_a_scrub_from_long_ago_hits_no_later_checkpoint() -> None:
     coordinator.close()
     process.kill_all(Purpose.CHECKPOINT)
     lost = process.open_beside(coordinator, 1)
-    lost.seal(KeepLast(1), AttemptToken(process.environment.new_id()))
+    sealed(lost, KeepLast(1))
     process.kill_all(Purpose.CHECKPOINT)
     slow = process.plan_scrub()
     assert [orphan.path for orphan in slow.orphans] == [f"jobs/{coordinator.job_id}/chk-{lost.checkpoint_id}/_metadata"]

@@ -14,7 +14,7 @@ from holdfast.compaction.garbage import FileStatus
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.scenes import BIG, resume, used_catalog
-from tests.support.world import Process, World, late_upload, opened_attempts, write_states
+from tests.support.world import Process, World, late_upload, opened_attempts, sealed, write_states
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_file_that_an_open_attempt_will_reuse_is_not_condemned(world: World) -
     slow = process.open_beside(coordinator, first)
     write_states(slow, {"offsets": b"slow"})
     fast = process.open_beside(coordinator, first)
-    coordinator._end(fast.attempt, "not needed", ())
+    coordinator._line.end_attempt(fast.attempt, "not needed", ())
     quick = next(o for o in opened_attempts(world) if o.attempt not in (slow.attempt, fast.attempt) and o.checkpoint_id == 2)
     assert quick.parent_checkpoint_id == first
     second = process.checkpoint(coordinator, {"planes": [b"two"]})
@@ -426,9 +426,9 @@ def test_of_two_committers_of_one_attempt_one_wins(world: World) -> None:
     coordinator = one.coordinate()
     writer = one.open_beside(coordinator, None)
     write_states(writer, {"offsets": b"one"})
-    request, _ = writer.seal(KeepAll(), AttemptToken("0" * 16))
+    request = sealed(writer, KeepAll())
     with pytest.raises(AttemptEndedError, match="another process commits the same attempt"):
-        writer.seal(KeepAll(), AttemptToken("1" * 16))
+        sealed(writer, KeepAll())
     at_first(one, "append", lambda: two.commit_request(coordinator.job_id, request))
     with pytest.raises(AttemptEndedError, match="already committed"):
         one.commit_request(coordinator.job_id, request)

@@ -99,7 +99,7 @@ class CatalogMachine(Others):
     @staticmethod
     def _opens(line: Line, coordinator: Coordinator, parent: Place | None) -> None:
         """The attempt that was opened for it beforehand, if any."""
-        if (opened := coordinator._opened) is not None:
+        if (opened := coordinator._line.opened) is not None:
             line.opened(opened.attempt, int(opened.checkpoint_id or 0), parent)
 
     @precondition(lambda self: any(seat.block is None for seat in self.seats))
@@ -175,7 +175,7 @@ class CatalogMachine(Others):
                 seat.short.add(writer.attempt)
             return
         if what == "changes":
-            info = writer._parent.state("main", state) if writer._parent else None
+            info = writer._attempt.parent.state("main", state) if writer._attempt.parent else None
             if info is None or info.format == "parquet":
                 writer.write_changes(state, upserts=[value], key=())  # type: ignore[arg-type]
                 written[state] = carried.get(state, b"") + value
@@ -194,8 +194,8 @@ class CatalogMachine(Others):
         """To the newest files of the job's owner, of which some may be released, or are before it is committed."""
         if not self.logs[seat.job] or len(self.logs[seat.job]) % 3:
             self._log(seat.job)
-        info = writer._parent.state("main", LOG) if writer._parent else None
-        inherited = {chunk.file_id for chunk in writer._parent.chunks_of(info)} if writer._parent and info else set()
+        info = writer._attempt.parent.state("main", LOG) if writer._attempt.parent else None
+        inherited = {chunk.file_id for chunk in writer._attempt.parent.chunks_of(info)} if writer._attempt.parent and info else set()
         files = {file: data for logs in self.logs[seat.job][-2:] for file, data in logs.files.items()}
         write_states(writer, {LOG: Logs(seat.process.own(LOG, seat.job), files)})
         seat.written[writer.attempt][LOG] = b"".join(files.values())
@@ -237,7 +237,7 @@ class CatalogMachine(Others):
         assert token in line.open, f"the commit of attempt {token}, which had ended, was accepted"
         self.lines.commit(seat.job, token, states, seat.retention)
         seat.parent = (seat.job, writer.checkpoint_id)
-        assert seat.coordinator._opened is not None
+        assert seat.coordinator._line.opened is not None
         self._opens(line, seat.coordinator, seat.parent)
         assert not refused, f"attempt {token} refers to a file that was released, or misses a share, and was committed"
 

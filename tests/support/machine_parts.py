@@ -126,7 +126,7 @@ class Parts(RuleBasedStateMachine):
 
     def _parent_of(self, writer: CheckpointWriter) -> Place | None:
         """Of what it carries."""
-        ref = writer._parent_ref
+        ref = writer._attempt.parent_ref
         return next((job, int(ref.checkpoint_id)) for job in JOBS if self.ids[job] == ref.job_id) if ref else None
 
     def _carried(self, parent: Place | None) -> States:

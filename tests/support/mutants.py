@@ -20,8 +20,9 @@ from holdfast.catalog.types import JobId, Scope, Status
 from holdfast.compaction import vacuum
 from holdfast.compaction.garbage import References
 from holdfast.compaction.orphans import OrphanRule, Verdict
+from holdfast.writers import epoch
 from holdfast.writers.checkpoint import Checkpoint
-from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.line import Line
 from holdfast.writers.start import StateMapping
 
 
@@ -102,16 +103,18 @@ def _claim_without_epoch() -> AbstractContextManager[None]:
 
 
 def _copy_refers_to_its_source() -> AbstractContextManager[None]:
-    copy = Coordinator._copy
+    copy = epoch.copy_source
 
-    def mutant(coordinator: Coordinator, source: Checkpoint, mapping: StateMapping) -> None:
+    def mutant(line: Line, source: Checkpoint, mapping: StateMapping) -> None:
         if source.is_savepoint:  # of which the ledger itself refuses it
-            copy(coordinator, source, mapping)
+            copy(line, source, mapping)
             return
-        assert coordinator._opened is not None
-        coordinator._commit(coordinator._writer(coordinator._opened, source.manifest, None))
+        assert line.opened is not None
+        attempt = line.attempt_of(line.opened, source.manifest, None)
+        content = attempt.acknowledged()
+        line.commit(attempt, content, attempt.write_manifest(content))
 
-    return replaced(Coordinator, "_copy", mutant)
+    return replaced(epoch, "copy_source", mutant)
 
 
 def _no_pins() -> AbstractContextManager[None]:

@@ -48,9 +48,10 @@ from holdfast.catalog.types import (
 from holdfast.compaction.garbage import FoldedQueries, References, find_garbage
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
+from holdfast.writers.attempt import OpenAttempt
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.checkpoint_writer import CheckpointWriter
-from holdfast.writers.coordinator import Coordinator
+from holdfast.writers.coordinator import Coordinator, coordinate
 from holdfast.writers.failure_policy import FailurePolicy
 from holdfast.writers.registration import register_job
 from holdfast.writers.savepoints.writer import SavepointWriter
@@ -317,7 +318,7 @@ class Process:
 
     def _coordinator(self, job: str, retention: Retention, begin: StartPoint, patience: FailurePolicy = ENDLESS) -> Coordinator:
         job_id = self.register(job)
-        return Coordinator(
+        return coordinate(
             transactor=Transactor(self.handle(), self.environment),
             storage=self.storage,
             environment=self.environment,
@@ -349,7 +350,7 @@ class Process:
         expected = read_states(latest.manifest, self.world.objects) if latest else {}
         with coordinator.checkpoint(progress) as writer:
             write_states(writer, states)
-            if writer._parent_ref != (Ref(latest.manifest.job_id, latest.checkpoint_id) if latest else None):
+            if writer._attempt.parent_ref != (Ref(latest.manifest.job_id, latest.checkpoint_id) if latest else None):
                 raise AssertionError("the attempt is not on the checkpoint that latest() showed")
         expected |= {name: _told(state) for name, state in states.items() if state is not None}
         kept = {name: data for name, data in expected.items() if states.get(name, b"") is not None}
@@ -387,19 +388,19 @@ class Process:
         ref = None if parent is None else Ref(job_id, CheckpointId(parent))
         opened = self.transactor.run(lambda state: checkpoints.open_checkpoint(state, job_id, coordinator.epoch, token, ref))
         job = self.transactor.known().job(job_id)
-        return CheckpointWriter(
+        attempt = OpenAttempt(
             storage=self.storage,
             environment=self.environment,
-            state_writer=FakeStateWriter(),
             job=job,
             opened=opened,
             parent=None if parent is None else load_committed(self.storage, job.checkpoints[CheckpointId(parent)].fact),
             progress=None,
         )
+        return CheckpointWriter(attempt, FakeStateWriter())
 
     def commit_beside(self, coordinator: Coordinator, writer: CheckpointWriter, retention: Retention = KEEP_ONE) -> int:
         """Commit what `open_beside` gave; opens no next attempt."""
-        request = replace(writer.seal(retention, AttemptToken("0" * 16))[0], next_attempt=None)
+        request = sealed(writer, retention)
         self.commit_request(coordinator.job_id, request)
         self.world.acknowledged.append(Acknowledgement(job_id=coordinator.job_id, checkpoint_id=writer.checkpoint_id))
         return writer.checkpoint_id
@@ -496,6 +497,14 @@ def _told(state: bytes | list[bytes] | Logs | Stores) -> bytes:
     if isinstance(state, Logs):
         return b"".join(state.files.values())
     return b"".join(state) if isinstance(state, list) else state
+
+
+def sealed(writer: CheckpointWriter, retention: Retention) -> CommitRequest:
+    """What to commit of a writer that nothing more is written with; opens no next attempt."""
+    attempt = writer._attempt
+    content = attempt.acknowledged()
+    attempt.write_manifest(content)
+    return attempt.commit_request(content, retention, next_attempt=None)
 
 
 def write_states(writer: CheckpointWriter, states: Mapping[str, State]) -> None:

@@ -242,11 +242,11 @@ class FullStorage(LocalStorage):
 def test_a_host_that_lacks_the_root_is_told_and_a_wrong_value_is_no_full_disk(spark, catalog, tmp_path: Path) -> None:
     """Both were tolerated, or worse: the task made the root on its own disk, and the checkpoint was committed."""
     with catalog.coordinate("flights", upload="streamed", tolerated_failures=1) as job:
-        storage, job._storage = job._storage, LocalStorage(tmp_path / "unmounted")
+        storage, job._line.storage = job._line.storage, LocalStorage(tmp_path / "unmounted")
         with pytest.raises(holdfast.AddressError, match="no effect: .*unmounted is not a directory on host"), job.checkpoint() as cp:
             cp.write("s", spark.range(10), key=["id"])
         assert not (tmp_path / "unmounted").exists()
-        job._storage = storage
+        job._line.storage = storage
         wrong = spark.range(2).selectExpr("id", "CAST(concat('No space left on device', id) AS INT) AS x")
         with pytest.raises(Exception, match="CAST_INVALID_INPUT") as raised, job.checkpoint() as cp:
             cp.write("s", wrong, key=["id"])
@@ -257,14 +257,14 @@ def test_a_host_that_lacks_the_root_is_told_and_a_wrong_value_is_no_full_disk(sp
 @pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_a_disk_that_is_full_in_a_task_is_told_with_the_remedy_and_may_be_tolerated(spark, catalog, upload) -> None:
     with catalog.coordinate("flights", upload=upload, tolerated_failures=1) as job:
-        storage, job._storage = job._storage, FullStorage(Path(catalog.address))
+        storage, job._line.storage = job._line.storage, FullStorage(Path(catalog.address))
         with job.checkpoint() as cp:
             cp.write("s", spark.range(10), key=["id"])
         assert cp.result is None
         assert isinstance(cp.failure, holdfast.StorageFullError)
         assert "a disk is full (OSError: [Errno 28] No space left on device: '" in str(cp.failure)
         assert "holdfast vacuum" in str(cp.failure)
-        job._storage = storage
+        job._line.storage = storage
         with job.checkpoint() as cp:
             cp.write("s", spark.range(10), key=["id"])
         assert cp.result is not None

@@ -62,7 +62,7 @@ def test_after_the_timeout_the_attempt_is_ended_in_the_ledger_though_the_block_s
     with pytest.raises(AttemptEndedError, match="expired: not committed within 600 s"):
         with coordinator.checkpoint() as writer:
             write_states(writer, {"planes": [b"2", b"3"], "model": BIG})
-            acked = {file.path for file in writer.acked_files}
+            acked = {file.path for file in writer._attempt.acked_files}
             process.environment.ring()
             assert status_of(world, writer.attempt) == EXPIRED
             assert not world.job().open_attempts

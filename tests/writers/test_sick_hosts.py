@@ -251,16 +251,16 @@ def test_tasks_of_spark_on_a_sick_host_acknowledge_nothing(spark, root: Path, tm
     with holdfast.open(root) as catalog, catalog.coordinate("j", upload="native" if way == "native" else "streamed") as job:
         with job.checkpoint() as cp:
             cp.write("x", rows(spark), key=["k"], mode="changed-groups")
-        healthy = job._storage
+        healthy = job._line.storage
         for name in names:
             sickness = Sickness.of(name, tmp_path / name)
             sickness.armed.touch()
-            job._storage = GuardedStorage(TravellingStorage(root, sickness), catalog.catalog_id)
+            job._line.storage = GuardedStorage(TravellingStorage(root, sickness), catalog.catalog_id)
             with refused(name, "writing state 'x' of checkpoint"), job.checkpoint() as cp:
                 tried.append(cp)
                 WAYS[way](spark, cp)
             assert sickness.strangers() == []
-        job._storage = healthy
+        job._line.storage = healthy
         assert statuses(catalog, tried) == {"aborted"}
         assert catalog.checkpoint("j").read(spark, "x").filter("k = v").count() == 200
     assert_nothing_happened(root, committed=2)
