@@ -1,6 +1,6 @@
 """`commit`: what a checkpoint's commit to the ledger costs, and how that grows with the number of commits.
 
-Ours is the transaction that a coordinator runs (`lifecycle.commit_checkpoint` through a `Transactor` on a `DeltaLedger`): decide,
+Ours is the transaction that a coordinator runs (`checkpoints.commit_checkpoint` through a `Transactor` on a `DeltaLedger`): decide,
 write, commit, find the own operation, make it durable. Each checkpoint replaces two states of two files each, retention drops
 the oldest, and the next attempt is opened, as in a job that goes on. Neither state files nor a manifest are written.
 

@@ -21,8 +21,8 @@ os._exit(9)
 
 SAVE_AND_DIE = """
 import os, sys, holdfast
-from holdfast.writers import savepoint_files
-savepoint_files.store_manifest = lambda place, manifest: os._exit(9)
+from holdfast.writers.savepoints import content
+content.store_manifest = lambda place, manifest: os._exit(9)
 holdfast.open(sys.argv[1]).savepoint("flights", "mine")
 """
 

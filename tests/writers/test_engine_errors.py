@@ -117,7 +117,7 @@ def test_a_failure_of_python_in_our_own_frames_or_at_its_start_says_what_to_do(t
 
 
 def test_an_upload_of_directories_in_a_task_may_be_tolerated_unless_its_own_error_says_that_the_call_is_wrong() -> None:
-    for ours in (OURS, OURS.replace("directories", "stores"), OURS.replace("directories", "directory_shares")):
+    for ours in (OURS, OURS.replace("writer.py", "canonical.py"), OURS.replace("stores/writer", "spark/streamed")):
         assert is_of_spark(PythonException(f"{WORKER}{THEIRS}{ours}OSError: gone"))
     assert is_of_spark(PythonException(f"{WORKER}{THEIRS}{OURS}holdfast.catalog.errors.StorageFullError: full"))
     assert not is_of_spark(PythonException(f"{WORKER}{THEIRS}{OURS}holdfast.catalog.errors.UsageError: no subtask"))

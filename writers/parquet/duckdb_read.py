@@ -48,7 +48,7 @@ def read_duckdb(
     takes what falls to the task.
 
     Its files were checked before it returns: by their digests, or with `verify=False` by sizes and footers.
-    Raises as `spark_read.read_state`; RefusedError also for dates that a session wrote in the old calendar.
+    Raises as `spark.read.read_state`; RefusedError also for dates that a session wrote in the old calendar.
     """
     from holdfast.catalog.views.duckdb_engine import offline_connection
 
