@@ -78,7 +78,7 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
     write_ledger(ledger, size)
     files = DeltaTable(ledger).file_uris()
     unreferenced, condemned = _require_equal(_ours(ledger), _by_hand(files))
-    version = SqlQueries(str(ledger)).verified().version
+    version = SqlQueries.at(str(ledger)).verified().version
     taken = interleave(
         {
             "hashing": lambda _: seconds(lambda: _hash(files)),
@@ -120,7 +120,7 @@ def _query(ledger: Path, version: int) -> object:
 
 
 def _ours(ledger: Path) -> Answer:
-    garbage = SqlQueries(str(ledger)).garbage()
+    garbage = SqlQueries.at(str(ledger)).garbage()
     return [_row(file) for file in garbage.unreferenced], [_row(file) for file in garbage.condemned]
 
 

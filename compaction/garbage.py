@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.errors import RetryError
-from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.state import CatalogState, in_order
-from holdfast.catalog.types import AttemptToken, FileId, JobId, Scope, Status, StoredFile
+from holdfast.catalog.types import AttemptToken, FileId, JobId, Scope, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,40 +144,3 @@ def find_garbage(references: References) -> Garbage:
         elif not references.is_owned(row) and not is_in_use(file_id):
             unreferenced.append(garbage)
     return Garbage(unreferenced=tuple(unreferenced), condemned=tuple(condemned))
-
-
-def require_version(found: int, at_least: int) -> None:
-    if found < at_least:
-        msg = (
-            f"version {at_least} of the ledger was read, and now its newest is {found}: a listing of this file system lags behind. "
-            "Nothing was changed; call again"
-        )
-        raise RetryError(msg)
-
-
-@dataclass(frozen=True, slots=True)
-class FoldedQueries:
-    """The Python twin over a ledger's facts."""
-
-    ledger: Ledger
-
-    def _references(self) -> References:
-        self.ledger.refresh()
-        return References.of(self.ledger.scan())
-
-    def garbage(self) -> Garbage:
-        return find_garbage(self._references())
-
-    def present_paths(self, at_least: int) -> set[str]:
-        paths = self._references().present_paths()
-        require_version(self.ledger.version, at_least)
-        return paths
-
-    def live_files(self) -> list[StoredFile]:
-        references = self._references()
-        live = {(job_id, row.fact.seq, row.line) for job_id, job in references.state.jobs.items() for row in job.live.values()}
-        used = {handle.file_id for job_id, seq, line in live for handle in references.content(job_id, seq, line)}
-        rows = sorted((references.files[file_id] for file_id in used if file_id in references.files), key=lambda row: row.path)
-        return [
-            StoredFile(file_id=r.file_id, path=r.path, size_bytes=r.size_bytes, sha256=r.sha256, scope=r.scope, owner=r.owner) for r in rows
-        ]

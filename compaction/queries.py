@@ -4,18 +4,23 @@ An answer may be as old as the moment of the call: garbage is stable (I2), so th
 answers: so SQL is asked at one version, of which every entry and every data file has been held against its digest before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import duckdb
 
-from holdfast.catalog.errors import DamagedLedgerError, RetryError
+from holdfast.catalog.errors import DamagedLedgerError, RefusedError, RetryError
+from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.delta_verify import LedgerFile, check_files
 from holdfast.catalog.types import FileId, JobId, Scope, StoredFile
 from holdfast.catalog.views import duckdb_engine
-from holdfast.compaction.garbage import Garbage, GarbageFile, require_version
+from holdfast.compaction.garbage import Garbage, GarbageFile, References, find_garbage
+
+_IN_MEMORY = "the ledger of this catalog is in memory: no engine can read it"
 
 
 class Queries(Protocol):
@@ -33,12 +38,28 @@ class Queries(Protocol):
     def live_files(self) -> list[StoredFile]:
         """Every file that a live checkpoint refers to, once, in the order of paths."""
 
+    def check_ledger(self) -> Iterator[LedgerFile]:
+        """Each file of the ledger itself, and what is wrong with it."""
+
+    def connect(self, root: str) -> duckdb.DuckDBPyConnection:
+        """A connection for analysts, with the views of the ledger at its newest believed version; it reads nothing outside of `root`."""
+
+    @property
+    def ledger_address(self) -> str:
+        """Where other engines find the Delta table. Raises RefusedError where there is none."""
+
 
 @dataclass(frozen=True, slots=True)
 class SqlQueries:
-    """DuckDB over the Delta table at this address."""
+    """DuckDB over the Delta table at this address. `open_ledger` gives a handle at its newest version."""
 
     ledger_address: str
+    open_ledger: Callable[[], DeltaLedger]
+
+    @classmethod
+    def at(cls, ledger_address: str) -> "SqlQueries":
+        """Over a ledger of whatever catalog."""
+        return cls(ledger_address, partial(DeltaLedger.open, ledger_address))
 
     def garbage(self) -> Garbage:
         with self._verified() as connection:
@@ -60,6 +81,13 @@ class SqlQueries:
             for i, path, size, sha256, scope, owner in rows
         ]
 
+    def check_ledger(self) -> Iterator[LedgerFile]:
+        return check_files(self.ledger_address)
+
+    def connect(self, root: str) -> duckdb.DuckDBPyConnection:
+        ledger = self.open_ledger()
+        return duckdb_engine.connect(self.ledger_address, version=ledger.version if ledger.is_torn else None, root=root)
+
     @contextmanager
     def _verified(self, at_least: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection at the newest version, once all that it can read was found to be what was written.
@@ -68,7 +96,7 @@ class SqlQueries:
         """
         ledger = self.verified()
         version = ledger.version
-        require_version(version, at_least)
+        _require_version(version, at_least)
         with duckdb_engine.connect(self.ledger_address, version=version) as connection:
             try:
                 _require_all_rows(connection, ledger)
@@ -79,7 +107,7 @@ class SqlQueries:
 
     def verified(self) -> DeltaLedger:
         """A handle at the newest version, every entry and data file of which was read and holds its digest. Raises DamagedLedgerError."""
-        ledger = DeltaLedger.open(self.ledger_address)
+        ledger = self.open_ledger()
         for _ in ledger.verify_files():
             pass
         return ledger
@@ -123,3 +151,51 @@ def _files(connection: duckdb.DuckDBPyConnection, query: str) -> list[GarbageFil
         GarbageFile(file_id=FileId(file_id), job_id=JobId(job_id), path=path, size_bytes=size_bytes)
         for file_id, job_id, path, size_bytes in connection.execute(query).fetchall()
     ]
+
+
+def _require_version(found: int, at_least: int) -> None:
+    if found < at_least:
+        msg = (
+            f"version {at_least} of the ledger was read, and now its newest is {found}: a listing of this file system lags behind. "
+            "Nothing was changed; call again"
+        )
+        raise RetryError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedQueries:
+    """The Python twin over a ledger's facts."""
+
+    ledger: Ledger
+
+    def _references(self) -> References:
+        self.ledger.refresh()
+        return References.of(self.ledger.scan())
+
+    @property
+    def ledger_address(self) -> str:
+        raise RefusedError(_IN_MEMORY)
+
+    def check_ledger(self) -> Iterator[LedgerFile]:
+        """It has no files."""
+        return iter(())
+
+    def connect(self, root: str) -> duckdb.DuckDBPyConnection:  # noqa: ARG002 - a duty of the port
+        raise RefusedError(_IN_MEMORY)
+
+    def garbage(self) -> Garbage:
+        return find_garbage(self._references())
+
+    def present_paths(self, at_least: int) -> set[str]:
+        paths = self._references().present_paths()
+        _require_version(self.ledger.version, at_least)
+        return paths
+
+    def live_files(self) -> list[StoredFile]:
+        references = self._references()
+        live = {(job_id, row.fact.seq, row.line) for job_id, job in references.state.jobs.items() for row in job.live.values()}
+        used = {handle.file_id for job_id, seq, line in live for handle in references.content(job_id, seq, line)}
+        rows = sorted((references.files[file_id] for file_id in used if file_id in references.files), key=lambda row: row.path)
+        return [
+            StoredFile(file_id=r.file_id, path=r.path, size_bytes=r.size_bytes, sha256=r.sha256, scope=r.scope, owner=r.owner) for r in rows
+        ]

@@ -1,7 +1,7 @@
 """The catalog as its users see it: the one place where storage, ledger, writers and cleanup are put together."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -13,8 +13,7 @@ from holdfast.catalog.environment import Environment, SystemEnvironment
 from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError, NotFoundError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.file_checks import files_of_rows
-from holdfast.catalog.ledger import delta_verify
-from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.marker import Marker, read_marker
 from holdfast.catalog.process_identity import this_process
 from holdfast.catalog.rules import checkpoints, savepoints
@@ -34,9 +33,8 @@ from holdfast.catalog.types import (
     Retention,
     Status,
 )
-from holdfast.catalog.views import duckdb_engine
 from holdfast.compaction.evidence import require_unneeded
-from holdfast.compaction.queries import SqlQueries
+from holdfast.compaction.queries import Queries, SqlQueries
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
@@ -53,7 +51,7 @@ from holdfast.writers.spark.state_writer import state_writer
 from holdfast.writers.start import Mode, Start, StateMapping, open_manifest_at, resolve_start
 from holdfast.writers.stores.canonical import StoreAdapter
 from holdfast.writers.task_owned import Owner, own, release
-from holdfast.writers.upload import UploadBy
+from holdfast.writers.upload import StateWriter, UploadBy
 
 if TYPE_CHECKING:
     import duckdb
@@ -65,17 +63,26 @@ Address = str | os.PathLike[str]
 class Catalog:
     """One root: one ledger and the files of many jobs. Made by `holdfast.open`; safe in threads but for the coordinators it gives."""
 
-    def __init__(self, storage: Storage, marker: Marker, ledger: DeltaLedger, environment: Environment) -> None:
-        self._storage: Storage = GuardedStorage(storage, marker.catalog_id)
-        self._marker, self._environment = marker, environment
-        self._transactor = Transactor(ledger, environment)
-        self._queries = SqlQueries(ledger.address)
+    def __init__(
+        self,
+        *,
+        catalog_id: str,
+        storage: Storage,
+        open_ledger: Callable[[], Ledger],
+        queries: Queries,
+        environment: Environment,
+        state_writer: Callable[[UploadBy], StateWriter] = state_writer,
+    ) -> None:
+        """Over the ports. `open_ledger` gives a handle for this object, and another for each coordinator."""
+        self._catalog_id, self._storage, self._environment = catalog_id, storage, environment
+        self._open_ledger, self._queries, self._state_writer = open_ledger, queries, state_writer
+        self._transactor = Transactor(open_ledger(), environment)
         self._pins = Pins(self._transactor, environment)
         self._reader_pins: list[ReaderPin] = []
 
     @property
     def catalog_id(self) -> str:
-        return self._marker.catalog_id
+        return self._catalog_id
 
     @property
     def address(self) -> str:
@@ -138,7 +145,7 @@ class Catalog:
             NotFoundError, AddressError: there is no such checkpoint.
         """
         start = start if (number := arguments.integer(start)) is None else number
-        writer = state_writer(upload)
+        writer = self._state_writer(upload)
         require_policies(retention, on_end, chain)
         patience = FailurePolicy(timeout_s=checkpoint_timeout_s, tolerated_failures=tolerated_failures)
         mapping = StateMapping(states=states, allow_non_restored=allow_non_restored, renamed={} if renamed is None else renamed)
@@ -146,9 +153,8 @@ class Catalog:
         job_id = register_job(
             self._transactor, self._environment, job, max_parallelism, of_source=begin.max_parallelism, must_exist=isinstance(start, int)
         )
-        ledger = open_ledger(self._storage, self._marker, self._environment)
         return coordinate(
-            transactor=Transactor(ledger, self._environment),
+            transactor=Transactor(self._open_ledger(), self._environment),
             storage=self._storage,
             environment=self._environment,
             state_writer=writer,
@@ -286,7 +292,7 @@ class Catalog:
             transactor=self._transactor,
             storage=self._storage,
             environment=self._environment,
-            state_writer=state_writer(upload),
+            state_writer=self._state_writer(upload),
             read_state=spark_reader(spark, stores),
             stores={} if stores is None else stores,
         )
@@ -379,8 +385,8 @@ class Catalog:
             raise
 
     def _verify_ledger(self) -> VerifyReport:
-        files = list(delta_verify.check_files(self._queries.ledger_address))
-        damages = [Damage(path=f"{self._marker.ledger}/{file.path}", what=file.what) for file in files if file.what is not None]
+        files = list(self._queries.check_ledger())
+        damages = [Damage(path=f"{paths.LEDGER}/{file.path}", what=file.what) for file in files if file.what is not None]
         return VerifyReport(
             checkpoints=0,
             files=0,
@@ -418,8 +424,7 @@ class Catalog:
         `connection.register(name, table)`, and results go out as DataFrames or Arrow.
         """
         self._storage.require_root()
-        ledger = open_ledger(self._storage, self._marker, self._environment)
-        return duckdb_engine.connect(ledger.address, version=ledger.version if ledger.is_torn else None, root=self.address)
+        return self._queries.connect(self.address)
 
     def register(self, spark: "SparkSession") -> None:
         """Make the views temporary views of a Spark session, as of now; it needs the JARs and settings of delta-spark.
@@ -446,8 +451,19 @@ def open_catalog(address: Address, *, create: bool = False, environment: Environ
     """
     environment = environment or SystemEnvironment()
     storage = open_storage(address)
-    marker = create_catalog(storage, environment) if create else read_marker(storage)
-    return Catalog(storage, marker, open_ledger(storage, marker, environment), environment)
+    return catalog_at(storage, create_catalog(storage, environment) if create else read_marker(storage), environment)
+
+
+def catalog_at(storage: Storage, marker: Marker, environment: Environment) -> Catalog:
+    """The catalog whose marker this is, over its Delta table. Raises as `open_ledger` does."""
+    guarded, reopen = GuardedStorage(storage, marker.catalog_id), partial(open_ledger, storage, marker, environment)
+    return Catalog(
+        catalog_id=marker.catalog_id,
+        storage=guarded,
+        open_ledger=reopen,
+        queries=SqlQueries(f"{storage.address}/{marker.ledger}", reopen),
+        environment=environment,
+    )
 
 
 def open_manifest(path: Address) -> Checkpoint:

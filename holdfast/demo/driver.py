@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.catalog.creation import create_catalog, open_ledger
+from holdfast.catalog.creation import create_catalog
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.types import KeepLast
@@ -15,7 +15,7 @@ from holdfast.demo.places import Places, tell
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import AIRPORTS, JOB, KEEP, OFFSETS, STATES, add, aggregate, read_week
 from holdfast.demo.stops import UPLOAD, StoppingStorage, Stops, stopping_midway
-from holdfast.facade import Catalog
+from holdfast.facade import Catalog, catalog_at
 from holdfast.writers.coordinator import Coordinator
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def open_stoppable(address: Path, stops: Stops) -> Catalog:
     environment = SystemEnvironment()
     storage = StoppingStorage(open_storage(address), stops)
     marker = create_catalog(storage, environment)
-    return Catalog(storage, marker, open_ledger(storage, marker), environment)
+    return catalog_at(storage, marker, environment)
 
 
 def replay(spark: "SparkSession", job: Coordinator, places: Places, weeks: int, stop_in: dict[int, str]) -> None:

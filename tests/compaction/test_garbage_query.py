@@ -219,8 +219,8 @@ def test_a_file_that_is_condemned_between_the_two_questions_is_counted_once(tmp_
         return ask(connection)
 
     monkeypatch.setattr(queries, "condemned_files", condemn_and_ask)
-    garbage = SqlQueries(address).garbage()
+    garbage = SqlQueries.at(address).garbage()
     assert [row.file_id for row in (*garbage.unreferenced, *garbage.condemned)] == ["f1", "f2"]
     monkeypatch.undo()
-    later = SqlQueries(address).garbage()
+    later = SqlQueries.at(address).garbage()
     assert ([row.file_id for row in later.unreferenced], [row.file_id for row in later.condemned]) == (["f2"], ["f1"])

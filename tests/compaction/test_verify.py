@@ -29,7 +29,7 @@ def write_checkpoint(catalog: holdfast.Catalog, model: bytes) -> None:
 
 def verify(catalog: holdfast.Catalog, on_call: Hook | None = None) -> VerifyReport:
     storage = FaultyStorage(open_storage(catalog.address), Faults(on_call=on_call))
-    queries = SqlQueries(f"{catalog.address}/ledger")
+    queries = SqlQueries.at(f"{catalog.address}/ledger")
     return run_verify(1, queries.live_files(), storage, live_files=queries.live_files)
 
 

@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 import holdfast
-from holdfast.catalog.creation import create_catalog, open_ledger
+from holdfast.catalog.creation import create_catalog
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.demo.sessions import link_spark_home
-from holdfast.facade import Catalog
+from holdfast.facade import Catalog, catalog_at
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.places import ROOT
 from tests.support.spark_support import build_session, row_texts, session_settings
@@ -169,7 +169,7 @@ def cluster(directory: Path) -> Iterator[str]:
 def open_hostile(root: Path) -> Catalog:
     environment, storage = SystemEnvironment(), HostileStorage(root)
     marker = create_catalog(storage, environment)
-    return Catalog(storage, marker, open_ledger(storage, marker), environment)
+    return catalog_at(storage, marker, environment)
 
 
 def scenarios(spark: Any, mischief: Mischief) -> dict[str, tuple[Any, tuple[str, ...]]]:

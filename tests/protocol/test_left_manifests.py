@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.catalog.creation import open_ledger
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.marker import read_marker
 from holdfast.catalog.storage import PassingStorage
 from holdfast.catalog.storage.local import LocalStorage
-from holdfast.facade import Catalog
+from holdfast.facade import Catalog, catalog_at
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound, assert_clean
 
@@ -44,7 +43,7 @@ def test_the_abort_of_a_failed_commit_names_the_manifest(tmp_path: Path, write: 
     with holdfast.open(root, create=True) as healthy:
         checkpoint(healthy)
     storage, marker = LocalStorage(root), read_marker(LocalStorage(root))
-    with Catalog(Blind(storage), marker, open_ledger(storage, marker), SystemEnvironment()) as catalog:
+    with catalog_at(Blind(storage), marker, SystemEnvironment()) as catalog:
         with pytest.raises(OSError, match="Input/output error"):
             write(catalog)
     with holdfast.open(root) as catalog:

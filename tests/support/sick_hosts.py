@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import holdfast
-from holdfast.catalog.creation import open_ledger
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.marker import read_marker
 from holdfast.catalog.storage.local import LocalStorage
-from holdfast.facade import Catalog
+from holdfast.facade import Catalog, catalog_at
 
 T = TypeVar("T")
 
@@ -132,7 +131,7 @@ def open_sick(root: Path, sickness: Sickness, *, here: bool = False) -> Catalog:
     storage = TravellingStorage(root, sickness)
     marker = read_marker(storage)
     given = sickness.on(root) if here and sickness.name in REFUSING else LocalStorage(root) if here else storage
-    return Catalog(given, marker, open_ledger(storage, marker), SystemEnvironment())
+    return catalog_at(given, marker, SystemEnvironment())
 
 
 def travelled(thing: T) -> T:

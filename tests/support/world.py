@@ -45,7 +45,8 @@ from holdfast.catalog.types import (
     Status,
     StoredFile,
 )
-from holdfast.compaction.garbage import FoldedQueries, References, find_garbage
+from holdfast.compaction.garbage import References, find_garbage
+from holdfast.compaction.queries import FoldedQueries
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.writers.attempt import OpenAttempt

@@ -11,7 +11,9 @@ import pytest
 
 import holdfast
 from holdfast.catalog.environment import SystemEnvironment
-from holdfast.facade import Catalog
+from holdfast.catalog.marker import read_marker
+from holdfast.catalog.storage.local import open_storage
+from holdfast.facade import catalog_at
 from tests.support.invariants import assert_catalog_sound, assert_clean, evidence_of
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -58,9 +60,9 @@ def overtaken(address: str, file: str):
 
 @pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_a_write_whose_expired_attempts_files_go_fails_the_attempt_and_not_the_application(spark, tmp_path: Path, upload) -> None:
-    opened = holdfast.open(tmp_path / "catalog", create=True)
-    late = tmp_path / "late"
-    catalog = Catalog(opened._storage, opened._marker, opened._transactor.ledger, RingsAtFile(file=late))  # type: ignore[arg-type]
+    holdfast.open(tmp_path / "catalog", create=True)
+    late, storage = tmp_path / "late", open_storage(tmp_path / "catalog")
+    catalog = catalog_at(storage, read_marker(storage), RingsAtFile(file=late))
     rows = spark.range(10, numPartitions=1)
     with catalog.coordinate("flights", upload=upload, checkpoint_timeout_s=600, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as cp:
