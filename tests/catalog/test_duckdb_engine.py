@@ -1,16 +1,23 @@
 """What each connection to DuckDB has of its own."""
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import duckdb
 import pytest
 
+from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.views import duckdb_engine
 from holdfast.catalog.views.duckdb_engine import lock, offline_connection
 
 SPILLS = """
 import sys
+from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.views import duckdb_engine
 from holdfast.catalog.views.duckdb_engine import lock, offline_connection
 connection = offline_connection(threads=1, memory_bytes=256 * 1024 * 1024)
 connection.execute("SET enable_progress_bar = false")
@@ -50,3 +57,24 @@ def test_processes_in_one_directory_spill_beside_each_other(tmp_path: Path) -> N
     both = [subprocess.Popen([*command, k], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for k in "12"]
     assert [process.communicate(timeout=600)[0].split() for process in both] == [["2500000", "0"]] * 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_signature_of_the_extension_is_looked_at_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB hashes all 80 MB at each LOAD. A file that was changed since, or put in its place, is looked at again, and refused."""
+    ledger = DeltaLedger.create(tmp_path / "ledger", catalog_id="c0ffee").address
+    here = tmp_path / "delta.duckdb_extension"
+    for name in (here.name, "other.duckdb_extension"):
+        shutil.copy(duckdb_engine.extension_path(), tmp_path / name)
+    monkeypatch.setattr(duckdb_engine, "extension_path", lambda: here)
+    trusted = "SELECT current_setting('allow_unsigned_extensions')"
+    for expected in (False, True):
+        with duckdb_engine.connect(ledger) as connection:
+            assert connection.execute(trusted).fetchone() == (expected,)
+            with pytest.raises(duckdb.Error, match="disabled"):  # whatever it is, not by who holds the connection
+                connection.execute(f"LOAD '{tmp_path}/other.duckdb_extension'")
+    with open(here, "r+b") as extension:
+        extension.seek(1_000_000)
+        extension.write(b"harm")
+    os.utime(here, ns=(1, 1))
+    with pytest.raises(duckdb.Error, match="signature"):
+        duckdb_engine.connect(ledger)

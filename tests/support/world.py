@@ -47,8 +47,9 @@ from holdfast.catalog.types import (
 )
 from holdfast.compaction.garbage import References, find_garbage
 from holdfast.compaction.queries import FoldedQueries
-from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
+from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
+from holdfast.facade import Catalog
 from holdfast.writers.attempt import OpenAttempt
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.checkpoint_writer import CheckpointWriter
@@ -56,8 +57,8 @@ from holdfast.writers.coordinator import Coordinator, coordinate
 from holdfast.writers.failure_policy import FailurePolicy
 from holdfast.writers.registration import register_job
 from holdfast.writers.savepoints.writer import SavepointWriter
-from holdfast.writers.start import Mode, StartPoint, StateMapping, live_source, resolve_start
-from holdfast.writers.task_owned import Owner, own, release
+from holdfast.writers.start import Mode, StartPoint, live_source
+from holdfast.writers.task_owned import Owner, release
 from holdfast.writers.upload import ParentState, UploadContext, WrittenState, in_full, on_parent
 from tests.support.faults import Faults
 from tests.support.faulty_ledger import FaultyLedger
@@ -67,6 +68,7 @@ from tests.support.stores import Stores, read_stores, write_stores
 from tests.support.threads import T, at_once
 
 JOB = "flights"
+CATALOG_ID = "0123456789abcdef"
 KEEP_ONE = KeepLast(1)
 ENDLESS = FailurePolicy()
 
@@ -235,7 +237,7 @@ class World:
     _given: int = 0
 
     def __post_init__(self) -> None:
-        create_marker(self.objects, "0123456789abcdef")
+        create_marker(self.objects, CATALOG_ID)
         self.storage = RecordingStorage(self.objects, self.log)
 
     def process(self, faults: Faults | None = None) -> "Process":
@@ -289,7 +291,15 @@ class Process:
     def __init__(self, world: World, environment: FakeEnvironment, faults: Faults) -> None:
         self.world, self.environment, self.faults = world, environment, faults
         self.storage = FaultyStorage(world.storage, faults)
-        self.transactor = Transactor(self.handle(), environment)
+        self.catalog = Catalog(
+            catalog_id=CATALOG_ID,
+            storage=self.storage,
+            open_ledger=self.handle,
+            queries=FoldedQueries(self.handle()),
+            environment=environment,
+            state_writer=lambda _: FakeStateWriter(),
+        )
+        self.transactor = self.catalog._transactor
 
     def handle(self) -> Ledger:
         """A handle on the ledger at its newest version."""
@@ -305,7 +315,14 @@ class Process:
     def coordinate(
         self, job: str = JOB, *, retention: Retention = KEEP_ONE, start: str | int = "head", patience: FailurePolicy = ENDLESS
     ) -> Coordinator:
-        return self._coordinator(job, retention, resolve_start(start, None, StateMapping(), job, self.storage, self.transactor), patience)
+        return self.catalog.coordinate(
+            job,
+            max_parallelism=8,
+            retention=retention,
+            start=start,
+            checkpoint_timeout_s=patience.timeout_s,
+            tolerated_failures=patience.tolerated_failures,
+        )
 
     def coordinate_from(
         self, number: int, job: str, mode: Mode, *, retention: Retention = KEEP_ONE, patience: FailurePolicy = ENDLESS
@@ -362,7 +379,7 @@ class Process:
 
     def own(self, name: str = "wal", job: str = JOB) -> Owner:
         """An owner, opened or gone on with."""
-        return own(self.transactor, self.storage, self.environment, job, name, None)
+        return self.catalog.own(job, name)
 
     def log(self, owner: Owner, *data: bytes) -> Logs:
         """Files that an owner writes, each with these bytes and named by them. One that was released does not know, and nobody keeps them."""
@@ -421,15 +438,13 @@ class Process:
         self.transactor.run(lambda state: drop_or_dispose(state, ref, "by a test"))
 
     def hold(self, number: int, name: str = "audit", job: str = JOB) -> None:
-        ref = self.ref(number, job)
-        self.transactor.run(lambda state: checkpoints.hold(state, ref, name, None))
+        self.catalog.hold(job, number, name)
 
     def unhold(self, number: int, name: str = "audit", job: str = JOB) -> None:
-        ref = self.ref(number, job)
-        self.transactor.run(lambda state: checkpoints.unhold(state, ref, name))
+        self.catalog.unhold(job, number, name)
 
     def kill(self, token: AttemptToken, job: str = JOB) -> None:
-        self._end(token, Status.KILLED, job)
+        self.catalog.kill(job, token, "by a test")
 
     def kill_all(self, purpose: Purpose, job: str = JOB) -> list[AttemptToken]:
         """Kill every open attempt of this purpose; returns their tokens."""
@@ -466,13 +481,14 @@ class Process:
     # ---- maintenance -------------------------------------------------------------------------------------------------
 
     def plan_vacuum(self) -> VacuumPlan:
+        """Without the evidence of manifests, by which a real vacuum stops where a rule of the ledger is wrong: here it must be seen."""
         return plan_vacuum(find_garbage(References.of(self.handle().scan())))
 
     def vacuum(self, plan: VacuumPlan | None = None) -> VacuumReport:
         return run_vacuum(self.plan_vacuum() if plan is None else plan, self.transactor, self.storage, self.environment)
 
     def plan_scrub(self) -> ScrubPlan:
-        return survey(self.transactor, self.storage, FoldedQueries(self.handle()))
+        return self.catalog.plan_scrub()
 
     def scrub(self, plan: ScrubPlan | None = None) -> ScrubReport:
         return run_scrub(self.plan_scrub() if plan is None else plan, self.transactor, self.storage, self.environment)
