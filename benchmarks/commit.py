@@ -31,7 +31,6 @@ from holdfast.catalog.ledger.delta_data import DICTIONARY_FROM_ROWS, PRUNING_COL
 from holdfast.catalog.rules import checkpoints, jobs
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.rules.decision import Decision
-from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.schema import SCHEMA, Operation, to_table
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
@@ -41,6 +40,7 @@ from holdfast.catalog.types import (
     CheckpointId,
     CheckpointMetrics,
     Chunk,
+    Identity,
     JobId,
     KeepLast,
     Role,

@@ -21,7 +21,6 @@ from holdfast.catalog import manifest_rules as rules
 from holdfast.catalog import paths
 from holdfast.catalog.errors import DamagedFileError, FormatError, HoldfastError
 from holdfast.catalog.parquet_pages import unpacked_bytes
-from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.state import Ref
 from holdfast.catalog.types import (
     AttemptToken,
@@ -29,6 +28,7 @@ from holdfast.catalog.types import (
     CheckpointProperties,
     Chunk,
     FileId,
+    Identity,
     JobId,
     Role,
     Scope,

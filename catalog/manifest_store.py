@@ -7,11 +7,10 @@ from holdfast.catalog import paths
 from holdfast.catalog.errors import AttemptEndedError, DamagedFileError, ForeignTokensError, FormatError, HoldfastError, RefusedError
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.manifest import Manifest, decode, encode, require_sound
-from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.storage import Storage, read_committed
 from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.storage.prefix import PrefixStorage
-from holdfast.catalog.types import Scope, StoredFile
+from holdfast.catalog.types import Identity, Scope, StoredFile
 
 MANIFEST_SCOPE = Scope.EXCLUSIVE
 MANIFEST_LIMIT_BYTES = 1024**3  # where no ledger says how large it is: a million handles take 40 MB

@@ -1,6 +1,6 @@
 """The words of the design as types: ids, chunks, acknowledgements, properties. Nouns only; nothing here acts."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -256,3 +256,11 @@ class KeepAll:
 
 
 Retention = KeepLast | KeepAll
+
+
+Identity = tuple[FileId, int]
+
+
+def by_identity(content: Iterable[Chunk]) -> dict[Identity, Chunk]:
+    """The chunks of a content, in its order."""
+    return {chunk.identity: chunk for chunk in content}

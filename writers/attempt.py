@@ -12,7 +12,6 @@ from holdfast.catalog.errors import RefusedError, UnsafeSettingsError, UsageErro
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.manifest_store import store_manifest
 from holdfast.catalog.rules.commit_facts import CommitRequest
-from holdfast.catalog.rules.handles import Identity
 from holdfast.catalog.state import JobState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import (
@@ -23,6 +22,7 @@ from holdfast.catalog.types import (
     CheckpointMetaData,
     Chunk,
     FileId,
+    Identity,
     JobId,
     Retention,
     StateInfo,

@@ -7,9 +7,23 @@ from typing import Any
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
-from holdfast.catalog.rules.handles import Identity, by_identity, handle
+from holdfast.catalog.rules.handles import handle
 from holdfast.catalog.state import JobState
-from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, Chunk, JobId, Purpose, Retention, Role, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import (
+    Ack,
+    AttemptToken,
+    CheckpointId,
+    Chunk,
+    Identity,
+    JobId,
+    Purpose,
+    Retention,
+    Role,
+    Scope,
+    StateInfo,
+    StoredFile,
+    by_identity,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

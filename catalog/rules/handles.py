@@ -4,17 +4,10 @@ A commit at seq S has its full content T. C is the set of the job's chunks whose
 never the parent's content: a dropped branch's open intervals would otherwise swallow new checkpoints.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.types import AttemptToken, Chunk, FileId, JobId, Scope
-
-Identity = tuple[FileId, int]
-
-
-def by_identity(content: Iterable[Chunk]) -> dict[Identity, Chunk]:
-    """The chunks of a content, in its order."""
-    return {chunk.identity: chunk for chunk in content}
+from holdfast.catalog.types import AttemptToken, Chunk, Identity, JobId, Scope
 
 
 def handle_changes(

@@ -13,7 +13,7 @@ from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, Fence
 from holdfast.catalog.rules import checkpoints, decision, jobs
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.rules.decision import Decision
-from holdfast.catalog.rules.handles import by_identity, handle_changes
+from holdfast.catalog.rules.handles import handle_changes
 from holdfast.catalog.rules.retention import retired
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.types import (
@@ -31,6 +31,7 @@ from holdfast.catalog.types import (
     StateInfo,
     Status,
     StoredFile,
+    by_identity,
 )
 from holdfast.compaction.garbage import References, find_garbage
 

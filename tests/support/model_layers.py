@@ -11,8 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.catalog.layers import base_layers, is_seen_whole, seen_groups
-from holdfast.catalog.rules.handles import Identity
-from holdfast.catalog.types import Ack, AttemptToken, ChainLimit, CheckpointId, CheckpointMetrics, Chunk, FileId, Role, Scope, StateInfo
+from holdfast.catalog.types import (
+    Ack,
+    AttemptToken,
+    ChainLimit,
+    CheckpointId,
+    CheckpointMetrics,
+    Chunk,
+    FileId,
+    Identity,
+    Role,
+    Scope,
+    StateInfo,
+)
 from holdfast.writers.spark.chain_limit import too_many_changes
 from holdfast.writers.upload import ParentState, on_parent
 
