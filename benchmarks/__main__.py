@@ -28,6 +28,7 @@ ABOUT = {
     "local_recovery": "restoring a store of 1 GB from local copies, against reading it from the catalog, both verified",
     "streaming": "what a checkpoint adds to a micro-batch, against a bare ledger commit and df.write.parquet of the same rows",
     "state_store": "bytes of checkpoints of RocksDB inside Spark tasks, against Spark's own RocksDB state store, for the same updates",
+    "small_states": "checkpoints and readings of a few thousand rows, against df.write.parquet and spark.read.parquet of the same",
     "garbage": "the cleanup query over a million references, against hand-written DuckDB over the same files",
 }
 

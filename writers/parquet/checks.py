@@ -1,13 +1,13 @@
 """Files are checked before a row of them is returned: by their digests, or at least by their sizes and footers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from holdfast.catalog.errors import DamagedFileError
 from holdfast.catalog.storage import Storage
+from holdfast.writers.parquet.few_files import in_threads
 from holdfast.writers.parquet.layout import Part, footer_of, parts_of
 from holdfast.writers.spark.file_jobs import FileReport, digest_parts, digests
 
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 Parts = Mapping[str, Sequence[Part]]  # what is read of each file, by path, as it was committed
 Sizes = Mapping[str, int]  # of the whole files
 
-_READERS = 8
-
 
 def require_digests(spark: "SparkSession", storage: Storage, parts: Parts, sizes: Sizes) -> None:
-    """Executors digest what is read. Raises DamagedFileError unless all of it is as it was committed."""
+    """Digest what is read: executors do, or this process where it is little. Raises DamagedFileError unless it is as it was committed."""
     reports = digests(spark, storage, parts)
     _refuse(storage, [problem for report in reports for problem in _digest_problems(report, parts[report.path], sizes[report.path])])
 
@@ -72,8 +70,7 @@ def _footer_problem(storage: Storage, path: str, expected: Sequence[Part], size_
 
 
 def _in_threads(storage: Storage, parts: Parts, problem_of: Callable[[str], str | None]) -> None:
-    with ThreadPoolExecutor(_READERS) as readers:
-        _refuse(storage, [problem for problem in readers.map(problem_of, parts) if problem])
+    _refuse(storage, [problem for problem in in_threads(problem_of, parts) if problem])
 
 
 def _refuse(storage: Storage, problems: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ See `catalog.file_checks`. Only states that a known fault can have touched are a
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,15 +14,14 @@ from holdfast.catalog.errors import CorruptionError, DamagedFileError, FormatErr
 from holdfast.catalog.facts import CheckpointCommitted
 from holdfast.catalog.file_checks import RowsOf, calendar_problem, edge_problem, files_of_rows, rows_of
 from holdfast.catalog.manifest_store import load_committed
-from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.types import StateInfo
+from holdfast.writers.parquet.few_files import are_few, in_threads
 from holdfast.writers.parquet.layout import Part, footer_of, parts_of
 from holdfast.writers.parquet.plan import ReadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_READERS = 8
 
 
 def rows_of_live(storage: Storage, live: Iterable[CheckpointCommitted]) -> dict[str, RowsOf]:
@@ -48,7 +46,13 @@ def is_by_groups(plan: ReadPlan) -> bool:
 def require_right_groups(
     spark: "SparkSession", storage: Storage, info: StateInfo, plan: ReadPlan, sizes: Mapping[str, int], max_parallelism: int
 ) -> None:
-    """Executors look at the first and the last row of each row group of the plan. Raises CorruptionError for one in a wrong group."""
+    """Look at the first and the last row of each row group of the plan: executors do, or this process where the files are few.
+
+    Raises CorruptionError for one in a wrong group.
+    """
+    if are_few([StoredObject(path=path, size_bytes=sizes[path]) for path in plan.parts]):
+        require_right_groups_here(storage, info, plan, sizes, max_parallelism)
+        return
     look = partial(_edges, storage, rows_of(info, max_parallelism, f"state {info.state!r}"), plan.parts, sizes)
     if files := [*plan.parts]:
         numbers = spark.range(0, len(files), 1, len(files))
@@ -88,8 +92,7 @@ def _in_task(look: Callable[[str], str | None], files: Sequence[str], batches: I
 
 
 def _in_threads(look: Callable[[str], str | None], files: Iterable[str]) -> list[str]:
-    with ThreadPoolExecutor(_READERS) as readers:
-        return [problem for problem in readers.map(look, files) if problem]
+    return [problem for problem in in_threads(look, files) if problem]
 
 
 def _refuse(storage: Storage, problems: Sequence[str]) -> None:

@@ -1,8 +1,12 @@
-"""The step over state files: executors digest them, make them durable and read their footers, and the driver acknowledges what they found.
+"""The step over state files: they are digested and made durable, their footers are read, and the driver acknowledges what was found.
 
-Before a restore, executors verify them.
-One Spark job for all files. What an executor finds comes back as rows, never as an exception: a damaged file is an answer, not a
-failed task to be tried again.
+Before a restore they are verified. One Spark job does it for all files, or threads of the driver where they are few (`few_files`): the same
+work, the same reports and errors. What it finds is a report, never an exception: a damaged file is an answer, not a failed task to be
+tried again.
+
+The driver's sync is worth what an executor's is. A sync makes durable what is in the memory of its host, whichever process wrote that: on
+one host they are the same. Across hosts neither task nor driver is where the writer was, and never was meant to be: a shared file system
+brings a file's bytes to its server when the writer closes it, and a sync elsewhere asks the server for its word.
 """
 
 import re
@@ -19,6 +23,7 @@ from holdfast.catalog.paths import file_id
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.storage.local_walk import not_durable
 from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, Role, Scope, StateInfo, StoredFile
+from holdfast.writers.parquet.few_files import are_few, in_threads
 from holdfast.writers.parquet.layout import Part, digest_all, digest_some, footer_of, parts_of
 from holdfast.writers.upload import UploadContext
 
@@ -55,13 +60,15 @@ REPORT_SCHEMA = pa.schema(
         pa.field("subtask", pa.int32()),
         pa.field("not_durable", pa.string()),
         pa.field("errno", pa.int32()),
+        pa.field("damage", pa.string()),
     ]
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """What an executor says of one file. Without a size: there is none where it ran; or its sync failed, and `not_durable` says how."""
+    """What was found of one file. Without a size: there is none where it was looked for; or its sync failed, and `not_durable` says how;
+    or it is not a Parquet file, as `damage` says."""
 
     path: str
     size_bytes: int | None = None
@@ -72,6 +79,7 @@ class FileReport:
     subtask: int | None = None  # the number of that task's partition
     not_durable: str | None = None
     errno: int | None = None
+    damage: str | None = None
 
     @classmethod
     def of_failed_sync(cls, path: str, error: NotDurableError) -> "FileReport":
@@ -84,27 +92,31 @@ class FileReport:
 
 
 def seal(spark: "SparkSession", storage: Storage, files: Sequence[StoredObject], environment: Environment) -> Sequence[FileReport]:
-    """Digest, sync and footer of files that Spark's own writer left, taken where the executors are; the files are durable when it returns.
+    """Digest, sync and footer of files that Spark's own writer left; the files are durable when it returns.
 
     Raises:
-        UnsafeSettingsError: an executor does not see a file as the driver does.
-        NotDurableError: a sync failed where an executor is; it is not tried again.
+        UnsafeSettingsError: an executor does not see a file as the driver listed it.
+        NotDurableError: a sync failed; it is not tried again.
+        CorruptionError: a file is not one that Spark's writer makes.
     """
     reports = _over_files(spark, files, partial(_seal_file, storage, environment))
     sizes = {file.path: file.size_bytes for file in files}
     for report in reports:
+        if report.damage is not None:
+            msg = f"{report.path} in {storage.address} is {report.damage}: nothing was acknowledged; write in a new attempt"
+            raise CorruptionError(msg)
         if report.size_bytes != sizes[report.path]:
-            found = "is not there" if report.size_bytes is None else f"has {report.size_bytes} bytes"
+            found = "was not there" if report.size_bytes is None else f"had {report.size_bytes} bytes"
             msg = (
-                f"{report.path} in {storage.address} has {sizes[report.path]} bytes on the driver and {found} on an executor: the hosts of "
-                "this session do not share the catalog's file system: mount it on every host at the same path"
+                f"{report.path} in {storage.address} has {sizes[report.path]} bytes in the driver's listing and {found} where it was read: "
+                "the hosts of this session do not share the catalog's file system: mount it on every host at the same path"
             )
             raise UnsafeSettingsError(msg)
     return reports
 
 
 def digests(spark: "SparkSession", storage: Storage, parts: Mapping[str, Sequence[Part]]) -> Sequence[FileReport]:
-    """Size of each file, and digests of these parts of it, as the executors read them; the rest of a file is not read."""
+    """Size of each file, and digests of these parts of it; the rest of a file is not read."""
     files = [StoredObject(path=path, size_bytes=sum(part.length_bytes for part in read)) for path, read in parts.items()]
     return _over_files(spark, files, partial(digest_parts, storage, parts))
 
@@ -205,7 +217,7 @@ def collect_reports(reported: "DataFrame") -> Sequence[FileReport]:
 
 
 def require_durable(reports: Sequence[FileReport]) -> Sequence[FileReport]:
-    """The reports, if no executor failed to make its file durable. Raises NotDurableError, with the first one's words."""
+    """The reports, if every file could be made durable. Raises NotDurableError, with the first one's words."""
     failed = next((report for report in reports if report.not_durable is not None), None)
     if failed is None:
         return reports
@@ -264,9 +276,10 @@ def _chunk(part: Part, file: StoredFile, context: UploadContext, subtask: int | 
 
 
 def _over_files(spark: "SparkSession", files: Sequence[StoredObject], work: Callable[[str], FileReport]) -> Sequence[FileReport]:
+    """The reports of the work on each file, by threads of the driver or by executors. Raises NotDurableError."""
+    if are_few(files):
+        return require_durable(in_threads(work, [file.path for file in files]))
     shares = _shares(files)
-    if not shares:
-        return []
     numbers = spark.range(0, len(shares), 1, len(shares))
     return collect_reports(numbers.mapInArrow(partial(_work_on_shares, shares, work), report_schema()))
 
@@ -303,7 +316,15 @@ def digest_parts(storage: Storage, parts: Mapping[str, Sequence[Part]], path: st
 def _seal_file(storage: Storage, environment: Environment, path: str) -> FileReport:
     started = environment.monotonic_s()
     try:
-        digest, parts = digest_all(storage, path, parts_of(footer_of(storage, path), storage.size(path)))
+        footer = footer_of(storage, path)
+    except FileNotFoundError:
+        return FileReport(path=path)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        return FileReport(path=path, damage=f"not a Parquet file ({error})")  # pyarrow tells damage of the thrift as OSError
+    try:
+        digest, parts = digest_all(storage, path, parts_of(footer, storage.size(path)))
     except FileNotFoundError:
         return FileReport(path=path)
     digest_ms = milliseconds(started, environment)

@@ -166,9 +166,9 @@ class TestNative(UploaderContract):
         assert sum(ack.metrics.rows for ack in acks) == 5
         assert not [file for ack in acks for file in ack.files if "_temporary" in file.path]
 
-    @pytest.mark.parametrize(("disk", "found"), [(UnsharedDisk, "is not there"), (OlderDisk, "has 1 bytes")])
+    @pytest.mark.parametrize(("disk", "found"), [(UnsharedDisk, "was not there"), (OlderDisk, "had 1 bytes")])
     def test_executors_that_see_other_files_than_the_driver_are_told(self, spark, uploader, tmp_path, disk, found):
-        with pytest.raises(UnsafeSettingsError, match=f"{found} on an executor: .*do not share .*: mount it on every host"):
+        with pytest.raises(UnsafeSettingsError, match=f"{found} where it was read: .*do not share .*: mount it on every host"):
             uploader.write(spark.range(5), context_for(disk(tmp_path)))
 
 
