@@ -29,6 +29,16 @@ def require_digests_here(storage: Storage, parts: Parts, sizes: Sizes) -> None:
     _in_threads(storage, parts, lambda path: next(_digest_problems(digest_parts(storage, parts, path), parts[path], sizes[path]), None))
 
 
+def refuse_damaged(storage: Storage, found: Mapping[str, Part | None], parts: Parts) -> None:
+    """Raises DamagedFileError unless what was read of each file, as one part of it, is the whole of what was committed. None: it is missing."""
+    problems = []
+    for path, whole in found.items():
+        size_bytes = parts[path][0].length_bytes
+        report = FileReport(path=path) if whole is None else FileReport(path=path, size_bytes=whole.length_bytes, parts=(whole,))
+        problems += _digest_problems(report, parts[path], size_bytes)
+    _refuse(storage, problems)
+
+
 def require_footers(storage: Storage, parts: Parts, sizes: Sizes) -> None:
     """Footers are small and few: threads of the driver read them in less time than a job takes to start.
 

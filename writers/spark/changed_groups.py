@@ -27,7 +27,7 @@ from holdfast.writers.spark.file_jobs import (
     require_all_rows,
     state_info,
 )
-from holdfast.writers.spark.frames import has_columns_of, keyed, with_plain_names
+from holdfast.writers.spark.frames import has_columns_of, keyed, with_word_names
 from holdfast.writers.spark.group_digests import GroupDigest, changed_groups, decode, encode, runs, total
 from holdfast.writers.spark.row_digests import digested, group_digests, refuse_nested, require_same_rows
 from holdfast.writers.spark.session import settings
@@ -114,7 +114,7 @@ class GroupWriter:
         """One file of few rows: to sort them in this process costs less than a shuffle takes to start."""
         rows, observation = digested(frame)
         with settings(frame.sparkSession, ACTION_SETTINGS):
-            table = with_plain_names(rows).toArrow().rename_columns(frame.columns)
+            table = with_word_names(rows).toArrow().rename_columns(frame.columns)
         if is_plain(frame, context.key_columns):
             _require_unique(table, context)
         started = self.environment.monotonic_s()
@@ -128,7 +128,7 @@ class GroupWriter:
         rows, observation = digested(frame)
         upload = partial(_upload, context, self.environment, frame.columns, starts)
         with settings(frame.sparkSession, ACTION_SETTINGS), timed_sort(frame.sparkSession, context, self.environment) as sort:
-            reports = collect_reports(with_plain_names(rows).mapInArrow(upload, report_schema()))
+            reports = collect_reports(with_word_names(rows).mapInArrow(upload, report_schema()))
         return _Uploaded(reports, observation, sort.ms)
 
 

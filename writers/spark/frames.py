@@ -1,5 +1,6 @@
 """What both uploaders ask of a DataFrame and add to it: its key groups and its row count."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from holdfast.writers.spark.file_jobs import COUNTED_ROWS
 from holdfast.writers.upload import UploadContext
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql import DataFrame, Observation
     from pyspark.sql.types import DataType, StructType
 
 # What both uploaders bring back unchanged (their contract's test). Everything else is refused before a byte is written; so are char(n) and
@@ -22,6 +23,7 @@ SUPPORTED_TYPES = frozenset(
 
 
 BINARY_COLLATION = "UTF8_BINARY"
+IS_WORD = re.compile("[A-Za-z0-9_]+").fullmatch
 ROW_INDEX = "_tmp_metadata_row_index"  # of a file's rows: Spark's Parquet reader without vectors fills a column of this name
 
 
@@ -45,10 +47,11 @@ def keyed(df: "DataFrame", context: UploadContext) -> "DataFrame":
     from pyspark.sql import functions
 
     check_schema(df.schema, context.state, context.key_columns, is_streaming=df.isStreaming)
-    group: Column = functions.lit(0)
-    if context.key_columns:
-        keys = [functions.col(quoted(name)) for name in context.key_columns]
-        group = functions.pmod(functions.hash(*keys), functions.lit(context.max_parallelism))
+    if all(map(IS_WORD, context.key_columns)):  # as a text, since each part of a Column is some calls to the JVM
+        hashed = f"pmod(hash({', '.join(map(quoted, context.key_columns))}), {context.max_parallelism})"
+        return df.withColumn(KEY_GROUP_COLUMN, functions.expr(f"CAST({hashed if context.key_columns else 0} AS INT)"))
+    keys = [functions.col(quoted(name)) for name in context.key_columns]
+    group = functions.pmod(functions.hash(*keys), functions.lit(context.max_parallelism))
     return df.withColumn(KEY_GROUP_COLUMN, group.cast("int"))
 
 
@@ -57,7 +60,12 @@ def counted(frame: "DataFrame") -> "tuple[DataFrame, Observation]":
     from pyspark.sql import Observation, functions
 
     observation = Observation()
-    return frame.observe(observation, functions.count(functions.lit(1)).alias(COUNTED_ROWS)), observation
+    return frame.observe(observation, functions.expr(f"count(1) AS {COUNTED_ROWS}")), observation
+
+
+def with_word_names(frame: "DataFrame") -> "DataFrame":
+    """The frame with names that mean themselves in the text of an expression, and to Arrow: its own, if all are words."""
+    return frame if all(map(IS_WORD, frame.columns)) else with_plain_names(frame)
 
 
 def with_plain_names(frame: "DataFrame") -> "DataFrame":

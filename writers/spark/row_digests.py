@@ -1,13 +1,12 @@
 """Digests of rows, taken by Spark in the JVM: of each key group in one pass, and of all that an action writes."""
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.writers.spark.file_jobs import COUNTED_ROWS
-from holdfast.writers.spark.frames import BINARY_COLLATION, quoted, with_plain_names
+from holdfast.writers.spark.frames import BINARY_COLLATION, quoted, with_word_names
 from holdfast.writers.spark.group_digests import GroupDigest, signed, total
 from holdfast.writers.upload import UploadContext
 
@@ -16,13 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 MARKS_IN_A_LONG = 31  # of two bits
-_WORD = re.compile("[A-Za-z0-9_]+").fullmatch
 _NULL, _NEGATIVE_ZERO = 1, 2
 
 
 def group_digests(frame: "DataFrame") -> dict[int, GroupDigest]:
     """The digest of each key group that has rows, of a frame as `keyed` gives it. Runs its plan once."""
-    named = _with_word_names(frame)
+    named = with_word_names(frame)
     hashed = named.selectExpr(f"{named.columns[-1]} AS {KEY_GROUP_COLUMN}", f"{_user_hash(named, frame)} AS hash")
     found = hashed.groupBy(KEY_GROUP_COLUMN).agg(*_aggregates("hash")).collect()
     return {row[KEY_GROUP_COLUMN]: _digest(row) for row in found}
@@ -33,14 +31,9 @@ def digested(frame: "DataFrame") -> "tuple[DataFrame, Observation]":
     from pyspark.sql import Observation
 
     observation = Observation()
-    named = _with_word_names(frame)
+    named = with_word_names(frame)
     observed = named.observe(observation, *_aggregates(_user_hash(named, frame)))
     return observed if named is frame else observed.toDF(*frame.columns), observation
-
-
-def _with_word_names(frame: "DataFrame") -> "DataFrame":
-    """The frame with names that mean themselves in the text of an expression: its own, if all are words."""
-    return frame if all(map(_WORD, frame.columns)) else with_plain_names(frame)
 
 
 def _user_hash(named: "DataFrame", frame: "DataFrame") -> str:

@@ -47,25 +47,37 @@ def settings(spark: "SparkSession", values: Mapping[str, str]) -> Iterator[None]
     """
     with ExitStack() as borrowed:
         for name, value in values.items():
-            _borrow(spark, name, value)
-            borrowed.callback(_give_back, spark, name)
+            if _borrow(spark, name, value):
+                borrowed.callback(_give_back, spark, name)
         yield
 
 
-def _borrow(spark: "SparkSession", name: str, value: str) -> None:
+def _borrow(spark: "SparkSession", name: str, value: str) -> bool:
+    """Whether it is to be given back: not what has the value anyway, for each call to the JVM counts where a state is small."""
     with _lock:
         users, own = _borrowed.get((id(spark), name), (0, None))
         if users == 0:
             own = spark.conf.get(name, None)
+            if value in (own, None if own is not None else _by_default(spark, name)):
+                return False
             _set(spark, name, value, own)
         _borrowed[id(spark), name] = (users + 1, own)
+        return True
+
+
+def _by_default(spark: "SparkSession", name: str) -> str | None:
+    """The value of a setting that nobody set."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return spark.conf.get(name)
+    except PySparkException:  # there is none
+        return None
 
 
 def _set(spark: "SparkSession", name: str, value: str, own: str | None) -> None:
     from pyspark.errors import PySparkException
 
-    if own == value:
-        return
     why = "it stays as it was"
     try:
         spark.conf.set(name, value)

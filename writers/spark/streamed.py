@@ -27,7 +27,7 @@ from holdfast.writers.spark.file_jobs import (
     report_schema,
     require_all_rows,
 )
-from holdfast.writers.spark.frames import counted, keyed, with_plain_names
+from holdfast.writers.spark.frames import counted, keyed, with_word_names
 from holdfast.writers.spark.partitioning import arranged
 from holdfast.writers.spark.session import settings
 from holdfast.writers.spark.sort_time import timed_sort_of_savepoint
@@ -59,7 +59,7 @@ class StreamedUploader:
         started = self.environment.monotonic_s()
         sorting = timed_sort_of_savepoint(df.sparkSession, context, self.environment)
         with settings(df.sparkSession, ACTION_SETTINGS), sorting as sort:
-            reports = collect_reports(with_plain_names(frame).mapInArrow(upload, report_schema()))
+            reports = collect_reports(with_word_names(frame).mapInArrow(upload, report_schema()))
         require_all_rows(reports, observation, context)
         return acks_for(reports, context, upload_ms=milliseconds(started, self.environment), sort_ms=sort.ms)
 
