@@ -12,6 +12,8 @@ import pytest
 from holdfast.catalog.storage.local import LocalStorage, make_root
 from holdfast.catalog.types import AttemptToken, CheckpointId, CheckpointMetaData, JobId, Role
 from holdfast.demo.sessions import YOUNG_JVM
+from holdfast.writers.parquet import few_files
+from holdfast.writers.spark import chain_limit
 from holdfast.writers.upload import UploadContext
 from tests.support.places import ROOT
 
@@ -53,6 +55,18 @@ def spark():
     session = build_session("local[2,3]")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def keeps_change_sets(monkeypatch):
+    """However small the state is, no base is written in place of a change set."""
+    monkeypatch.setattr(chain_limit, "BASE_BYTES", -1)
+
+
+@pytest.fixture
+def by_executors(monkeypatch):
+    """However few the files are, executors look at them."""
+    monkeypatch.setattr(few_files, "HERE_FILES", -1)
 
 
 @contextmanager

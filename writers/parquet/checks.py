@@ -30,8 +30,8 @@ def require_digests_here(storage: Storage, parts: Parts, sizes: Sizes) -> None:
 
 
 def refuse_damaged(storage: Storage, found: Mapping[str, Part | None], parts: Parts) -> None:
-    """Raises DamagedFileError unless what was read of each file, as one part of it, is the whole of what was committed. None: it is missing."""
-    problems = []
+    """Raises DamagedFileError unless what was read of each file (None: it is missing) is the whole of what was committed."""
+    problems: list[str] = []
     for path, whole in found.items():
         size_bytes = parts[path][0].length_bytes
         report = FileReport(path=path) if whole is None else FileReport(path=path, size_bytes=whole.length_bytes, parts=(whole,))

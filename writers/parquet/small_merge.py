@@ -1,4 +1,4 @@
-"""A small state and changes of it made one, in this process, by Arrow: the rule of `spark.merge`, without a plan that is larger than the data.
+"""A small state and its changes made one, in this process: the rule of `spark.merge`, without a plan that is larger than the data.
 
 What is read is verified in the very bytes that are read. Whatever this does not know how to bring back unchanged, it leaves to Spark.
 """

@@ -8,6 +8,7 @@ from holdfast.writers.spark.group_digests import GroupDigest
 from holdfast.writers.upload import ParentState, bytes_of
 
 MOST_CHUNKS = 10_000  # above the base of one state, however small they are: each is a row of every manifest
+BASE_BYTES, BASE_ROWS = 512 * 1024, 50_000
 
 
 def too_many_changes(parent: ParentState, changes: Iterable[Chunk], limit: ChainLimit) -> bool:
@@ -16,6 +17,11 @@ def too_many_changes(parent: ParentState, changes: Iterable[Chunk], limit: Chain
     above = [chunk for chunk in chunks if chunk.role in CHANGES]
     base_bytes = bytes_of(chunk for chunk in chunks if chunk.role is Role.BASE)
     return count_change_sets(above) > limit.change_sets or bytes_of(above) > limit.share_of_base * base_bytes or len(above) > MOST_CHUNKS
+
+
+def is_base_cheaper(state_bytes: int, change_rows: int) -> bool:
+    """Whether a new base of a state of so many bytes costs no more than a change set of these rows and what its readers pay for it."""
+    return state_bytes <= BASE_BYTES and change_rows <= BASE_ROWS
 
 
 def too_many_groups(parent: ParentState, changed: Sequence[int], digests: Mapping[int, GroupDigest], limit: ChainLimit) -> bool:

@@ -12,12 +12,23 @@ from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import Ack, ChainLimit, Role, StateInfo
 from holdfast.writers.parquet.plan import file_rows
-from holdfast.writers.spark.chain_limit import too_many_changes
+from holdfast.writers.parquet.small_merge import Changes, merged_here
+from holdfast.writers.spark.chain_limit import is_base_cheaper, too_many_changes
 from holdfast.writers.spark.file_jobs import PARQUET, state_info
 from holdfast.writers.spark.frames import column_names, column_problems, quoted, widened
+from holdfast.writers.spark.gathered import Gathered, gather, upload_rows
 from holdfast.writers.spark.read import read_state
-from holdfast.writers.spark.streamed import StreamedUploader
-from holdfast.writers.upload import ParentState, UploadContext, Uploader, WrittenState, chunks_of, in_full, on_parent, without_chunks
+from holdfast.writers.upload import (
+    ParentState,
+    UploadContext,
+    Uploader,
+    WrittenState,
+    bytes_of,
+    chunks_of,
+    in_full,
+    on_parent,
+    without_chunks,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -57,13 +68,17 @@ class ChangeWriter:
         context = replace(context, key_columns=parent.info.key_columns)  # in the state's order, by which rows find their groups
         assert parent.info.schema is not None
         schema = parent.info.schema
-        uploads = []
+        given = []
         if upserts is not None:
             schema = widened(schema, upserts)
-            uploads.append(self._upload(_in_order(upserts, schema), Role.UPSERTS, context))
+            given.append(self._gather(_in_order(upserts, schema), Role.UPSERTS, context))
         if deletes is not None:
-            gone = deletes.select(*map(quoted, context.key_columns))
-            uploads.append(self._upload(gone, Role.DELETES, replace(context, call=context.call + 1)))
+            gone = _in_order(deletes, schema, context.key_columns)
+            given.append(self._gather(gone, Role.DELETES, replace(context, call=context.call + 1)))
+        of_base = replace(context, call=context.call + 2)
+        if schema == parent.info.schema and (based := self._write_small_base(given, parent, of_base)) is not None:
+            return based
+        uploads = [each.uploaded() for each in given]
         _require_distinct(uploads, context)
         acks = tuple(ack for upload in uploads for ack in upload.acks or ())
         if not any(ack.chunks for ack in acks):
@@ -73,12 +88,30 @@ class ChangeWriter:
         changed = on_parent(parent, acks, replace(parent.info, schema=schema, rows=None, group_digests=None))
         if not too_many_changes(parent, chunks_of(acks), limit):
             return changed
-        return self._write_merged(uploads[0].frame.sparkSession, changed, parent, replace(context, call=context.call + 2))
+        return self._write_merged(uploads[0].frame.sparkSession, changed, parent, of_base)
 
-    def _upload(self, frame: "DataFrame", role: Role, context: UploadContext) -> "_Given":
-        """The changes, whose files without rows are none of the change set's."""
-        acks = StreamedUploader(self.environment).write(frame, replace(context, role=role))
-        return _Given(role=role, frame=frame, acks=tuple(ack if ack.metrics.rows else without_chunks(ack) for ack in acks))
+    def _gather(self, frame: "DataFrame", role: Role, context: UploadContext) -> "_Given":
+        return _Given(role=role, frame=frame, gathered=gather(frame, replace(context, role=role), self.environment))
+
+    def _write_small_base(self, given: Sequence["_Given"], parent: ParentState, context: UploadContext) -> WrittenState | None:
+        """The changed state as a base, where that costs no more than a change set; None where it does, or where Spark must merge."""
+        rows = {each.role: each.rows_here() for each in given}
+        changed = [table for table in rows.values() if table is not None]
+        if (
+            not changed
+            or not all(each.is_here for each in given)
+            or not is_base_cheaper(bytes_of(parent.chunks), sum(table.num_rows for table in changed))
+            or not all(is_plain(each.frame, context.key_columns) for each in given)
+            or not _is_distinct(changed, context.key_columns)
+        ):
+            return None
+        changes = Changes(upserts=rows.get(Role.UPSERTS), deletes=rows.get(Role.DELETES))
+        whole = merged_here(context.storage, parent, file_rows(parent.files.values()), changes, context.key_columns)
+        if whole is None:
+            return None
+        acks = upload_rows(whole, context, self.environment)
+        info = replace(parent.info, rows=whole.num_rows, layers=1, total_bytes=bytes_of(chunks_of(acks)), group_digests=None)
+        return in_full(acks, info)
 
     def _write_base(self, upserts: "DataFrame | None", deletes: "DataFrame | None", context: UploadContext) -> WrittenState | None:
         """A change set without a base is a base; what it deletes was never there."""
@@ -107,7 +140,21 @@ class _Given:
 
     role: Role
     frame: "DataFrame"
+    gathered: Gathered | None = None
     acks: tuple[Ack, ...] | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether no task uploaded any of it."""
+        return self.gathered is not None and not self.gathered.reports
+
+    def rows_here(self) -> pa.Table | None:
+        return None if self.gathered is None else self.gathered.rows
+
+    def uploaded(self) -> "_Given":
+        """With the acks of all of it; files without rows are none of the change set's."""
+        acks = [] if self.gathered is None else self.gathered.keep()
+        return replace(self, acks=tuple(ack if ack.metrics.rows else without_chunks(ack) for ack in acks))
 
 
 # ---- what a change set must be ------------------------------------------------------------------------------------------
@@ -189,12 +236,21 @@ def _are_distinct_here(given: Sequence[_Given], context: UploadContext) -> bool:
     if rows > ROWS_HERE or any(each.acks is None or not is_plain(each.frame, context.key_columns) for each in given):
         return False
     storage, names = context.storage, [*context.key_columns]
-    tables = [pq.ParquetFile(f"{storage.address}/{file.path}").read(columns=names).select(names) for ack in acks for file in ack.files]
+    if all(each.is_here for each in given):
+        return _is_distinct([table for each in given if (table := each.rows_here()) is not None], names)
+    files = [file for ack in acks for file in ack.files]
+    return _is_distinct([pq.ParquetFile(f"{storage.address}/{file.path}").read(columns=names) for file in files], names, rows)
+
+
+def _is_distinct(tables: Sequence[pa.Table], key_columns: Sequence[str], rows: int | None = None) -> bool:
+    """Whether no key is there twice in all of these rows, which are as many."""
     if not tables:
         return True
+    tables = [table.select([*key_columns]) for table in tables]
     schema = pa.schema([field.with_nullable(True) for field in tables[0].schema])  # upserts may allow nulls where deletes do not
-    keys = pa.concat_tables([table.cast(schema) for table in tables]).rename_columns([f"k{i}" for i in range(len(names))])
-    return bool(keys.num_rows == rows == keys.group_by(keys.column_names).aggregate([]).num_rows)
+    keys = pa.concat_tables([table.cast(schema) for table in tables]).rename_columns([f"k{i}" for i in range(len(key_columns))])
+    distinct = keys.group_by(keys.column_names).aggregate([]).num_rows
+    return bool(keys.num_rows == distinct and rows in (None, distinct))
 
 
 def is_plain(frame: "DataFrame", key_columns: Sequence[str]) -> bool:
@@ -210,9 +266,10 @@ def _named(row: "Row", key_columns: Sequence[str]) -> str:
 # ---- DataFrames ---------------------------------------------------------------------------------------------------------
 
 
-def _in_order(upserts: "DataFrame", schema: str) -> "DataFrame":
-    """The columns as the state has them."""
-    return upserts.select(*map(quoted, column_names(schema)))
+def _in_order(frame: "DataFrame", schema: str, only: Sequence[str] | None = None) -> "DataFrame":
+    """The columns as the state has them; with `only`, just these."""
+    names = column_names(schema) if only is None else [*only]
+    return frame if frame.columns == names else frame.select(*map(quoted, names))
 
 
 def _keys_of(given: _Given, context: UploadContext) -> "DataFrame":

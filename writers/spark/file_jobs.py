@@ -28,7 +28,7 @@ from holdfast.writers.parquet.layout import Part, digest_all, digest_some, foote
 from holdfast.writers.upload import UploadContext
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql import DataFrame, Observation, Row, SparkSession
     from pyspark.sql.types import StructType
 
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task: starting one costs as much as digesting some megabytes
@@ -121,9 +121,9 @@ def digests(spark: "SparkSession", storage: Storage, parts: Mapping[str, Sequenc
     return _over_files(spark, files, partial(digest_parts, storage, parts))
 
 
-def require_all_rows(reports: Sequence[FileReport], observation: "Observation", context: UploadContext) -> None:
-    """Raises CorruptionError unless the rows in the files are as many as the action counted."""
-    written, found = int(observation.get[COUNTED_ROWS]), sum(report.rows for report in reports)
+def require_all_rows(reports: Sequence[FileReport], observation: "Observation", context: UploadContext, brought: int = 0) -> None:
+    """Raises CorruptionError unless the rows in the files, and those that came without one, are as many as the action counted."""
+    written, found = int(observation.get[COUNTED_ROWS]), sum(report.rows for report in reports) + brought
     if written != found:
         msg = (
             f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}, attempt {context.attempt}: Spark counted "
@@ -212,8 +212,13 @@ def state_info_of(schema: "StructType", context: UploadContext, acks: Iterable[A
 
 def collect_reports(reported: "DataFrame") -> Sequence[FileReport]:
     """Run the DataFrame, of rows in REPORT_SCHEMA, once. Raises NotDurableError."""
-    rows = (row.asDict(recursive=True) for row in reported.collect())
-    return require_durable([FileReport(**{**row, "parts": tuple(Part(**part) for part in row["parts"])}) for row in rows])
+    return reports_of(reported.collect())
+
+
+def reports_of(rows: "Iterable[Row]") -> Sequence[FileReport]:
+    """The reports in rows of REPORT_SCHEMA. Raises NotDurableError."""
+    told = (row.asDict(recursive=True) for row in rows)
+    return require_durable([FileReport(**{**row, "parts": tuple(Part(**part) for part in row["parts"])}) for row in told])
 
 
 def require_durable(reports: Sequence[FileReport]) -> Sequence[FileReport]:

@@ -48,7 +48,7 @@ class StreamedUploader:
     environment: Environment = field(default_factory=SystemEnvironment)
 
     def write(self, df: "DataFrame", context: UploadContext) -> list[Ack]:
-        """Upload every row once; see `Uploader`. One ack for each task that won and had rows.
+        """Upload every row once; see `Vehicle`. One ack for each task that won and had rows.
 
         Raises:
             UsageError: the DataFrame cannot be a state.

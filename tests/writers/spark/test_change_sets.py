@@ -10,7 +10,7 @@ from holdfast.catalog.types import ChainLimit, KeepAll, Role
 from holdfast.writers.spark import change_sets
 from tests.support.spark_support import row_texts, session_settings
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("keeps_change_sets")]
 
 STATE = "planes"
 GROUPS = 8

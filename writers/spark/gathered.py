@@ -1,0 +1,128 @@
+"""Rows of which there are few come from the tasks to the driver; where there are many, tasks upload them.
+
+A change set is small as a rule: a file for each task, synced there, and read again here, costs more than its rows.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.catalog.environment import Environment
+from holdfast.catalog.types import Ack
+from holdfast.writers.spark.file_jobs import (
+    REPORT_SCHEMA,
+    FileReport,
+    acks_for,
+    milliseconds,
+    report_schema,
+    reports_of,
+    require_all_rows,
+)
+from holdfast.writers.spark.frames import counted, keyed, with_word_names
+from holdfast.writers.spark.session import settings
+from holdfast.writers.spark.streamed import ACTION_SETTINGS, ROW_GROUP_BYTES, row_groups, upload_of_task, upload_tables
+from holdfast.writers.upload import UploadContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+# In memory, of one task: of the first tasks, and of the others, of which there may be ten thousand.
+BROUGHT_BYTES, BRINGERS, BROUGHT_BYTES_OF_MANY = 1024 * 1024, 16, 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What tasks uploaded, and the rows that they left to this process, with their key groups last (None: no rows)."""
+
+    context: UploadContext
+    environment: Environment
+    reports: Sequence[FileReport]
+    rows: pa.Table | None
+    upload_ms: int
+
+    def keep(self) -> list[Ack]:
+        """Upload what is here, as one file; the acks of all."""
+        here = None if self.rows is None else upload_tables(_tables(self.rows), "driver", self.context, self.environment)
+        reports = [*self.reports] if here is None else [*self.reports, here]
+        return acks_for(reports, self.context, upload_ms=self.upload_ms)
+
+
+def gather(df: "DataFrame", context: UploadContext, environment: Environment) -> Gathered:
+    """Take every row of the DataFrame once, running its plan once. What is here is not uploaded before `keep` is called.
+
+    Raises:
+        UsageError: the DataFrame cannot be a state.
+        CorruptionError: the rows are not all that Spark handed to the tasks.
+    """
+    frame, observation = counted(keyed(df, context))
+    upload = partial(_upload_or_bring, context, environment, frame.columns)
+    started = environment.monotonic_s()
+    with settings(df.sparkSession, ACTION_SETTINGS):
+        answers = with_word_names(frame).mapInArrow(upload, _answers()).collect()
+    brought = [_table_of(answer.rows) for answer in answers if answer.rows is not None]
+    reports = reports_of(answer.report for answer in answers if answer.report is not None)
+    require_all_rows(reports, observation, context, sum(table.num_rows for table in brought))
+    return Gathered(context, environment, reports, pa.concat_tables(brought) if brought else None, milliseconds(started, environment))
+
+
+def upload_rows(rows: pa.Table, context: UploadContext, environment: Environment) -> list[Ack]:
+    """One file of these rows, made by this process, and its ack; an ack without a file where there are no rows."""
+    started = environment.monotonic_s()
+    report = upload_tables(_tables(rows), "driver", context, environment)
+    return acks_for([] if report is None else [report], context, upload_ms=milliseconds(started, environment))
+
+
+def _tables(rows: pa.Table) -> Iterator[pa.Table]:
+    return row_groups((batch for batch in rows.combine_chunks().to_batches() if batch.num_rows), ROW_GROUP_BYTES)
+
+
+def _answers() -> "StructType":
+    """Of what a task answers: its rows, as Arrow's stream, or the report of what it uploaded."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    return StructType([StructField("rows", BinaryType()), StructField("report", report_schema())])
+
+
+def _upload_or_bring(
+    context: UploadContext, environment: Environment, columns: list[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """In a task: its rows, if they are few; else one file of them, durable before its report goes to the driver."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    limit_bytes = BROUGHT_BYTES if task.partitionId() < BRINGERS else BROUGHT_BYTES_OF_MANY
+    filled = (batch.rename_columns(columns) for batch in batches if batch.num_rows)
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in filled:
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes > limit_bytes:
+            for report in upload_of_task(row_groups(chain(held, filled), ROW_GROUP_BYTES), context, environment):
+                yield _answer(pa.nulls(report.num_rows, pa.binary()), report.to_struct_array())
+            return
+    if held:
+        yield _answer(pa.array([_stream_of(held)], pa.binary()), pa.nulls(1, pa.struct(REPORT_SCHEMA)))
+
+
+def _answer(rows: pa.Array, report: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([rows, report], names=["rows", "report"])
+
+
+def _stream_of(batches: Sequence[pa.RecordBatch]) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return sink.getvalue()
+
+
+def _table_of(stream: bytes | bytearray) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(bytes(stream))).read_all()
