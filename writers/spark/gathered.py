@@ -29,11 +29,13 @@ from holdfast.writers.spark.streamed import ACTION_SETTINGS, ROW_GROUP_BYTES, ro
 from holdfast.writers.upload import UploadContext
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
     from pyspark.sql.types import StructType
 
 # In memory, of one task: of the first tasks, and of the others, of which there may be ten thousand.
 BROUGHT_BYTES, BRINGERS, BROUGHT_BYTES_OF_MANY = 1024 * 1024, 16, 16 * 1024
+ESTIMATED_BYTES = 1024 * 1024
+MOST_RESULTS = "spark.driver.maxResultSize"  # Spark names it where the results of an action are larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,43 @@ def gather(df: "DataFrame", context: UploadContext, environment: Environment) ->
         UsageError: the DataFrame cannot be a state.
         CorruptionError: the rows are not all that Spark handed to the tasks.
     """
-    frame, observation = counted(keyed(df, context))
-    upload = partial(_upload_or_bring, context, environment, frame.columns)
     started = environment.monotonic_s()
     with settings(df.sparkSession, ACTION_SETTINGS):
-        answers = with_word_names(frame).mapInArrow(upload, _answers()).collect()
-    brought = [_table_of(answer.rows) for answer in answers if answer.rows is not None]
-    reports = reports_of(answer.report for answer in answers if answer.report is not None)
-    require_all_rows(reports, observation, context, sum(table.num_rows for table in brought))
-    return Gathered(context, environment, reports, pa.concat_tables(brought) if brought else None, milliseconds(started, environment))
+        brought, observation = _brought_at_once(df, context)
+        reports: Sequence[FileReport] = []
+        if brought is None:
+            frame, observation = counted(keyed(df, context))
+            upload = partial(_upload_or_bring, context, environment, frame.columns)
+            answers = with_word_names(frame).mapInArrow(upload, _answers()).collect()
+            brought = [_table_of(answer.rows) for answer in answers if answer.rows is not None]
+            reports = reports_of(answer.report for answer in answers if answer.report is not None)
+    rows = pa.concat_tables(brought) if brought else None
+    require_all_rows(reports, observation, context, 0 if rows is None else rows.num_rows)
+    return Gathered(context, environment, reports, rows, milliseconds(started, environment))
+
+
+def _brought_at_once(df: "DataFrame", context: UploadContext) -> "tuple[list[pa.Table] | None, Observation]":
+    """All rows, without a task of Python, which takes longer to start than Spark takes for all of them; None where they may be many.
+
+    They are few by Spark's own estimate of its plan. Where that is wrong by a factor of hundreds, Spark refuses to bring them, and nothing
+    of what it had begun is used.
+    """
+    frame, observation = counted(keyed(df, context))
+    named = with_word_names(frame)
+    if not _is_estimated_small(named):
+        return None, observation
+    try:
+        rows = named.toArrow().rename_columns(frame.columns)
+    except Exception as error:
+        if MOST_RESULTS not in str(error):
+            raise
+        return None, observation
+    return [rows] if rows.num_rows else [], observation
+
+
+def _is_estimated_small(frame: "DataFrame") -> bool:
+    plan = getattr(frame, "_jdf", None)  # none over Spark Connect, which does not tell
+    return plan is not None and int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes())) <= ESTIMATED_BYTES
 
 
 def upload_rows(rows: pa.Table, context: UploadContext, environment: Environment) -> list[Ack]:
