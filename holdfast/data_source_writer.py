@@ -32,8 +32,8 @@ from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import Ack, AttemptToken, JobId, KeepAll, Status, StoredFile
 from holdfast.writers.attempt import OpenAttempt, require_state_name
 from holdfast.writers.engine_errors import reason_of
+from holdfast.writers.parquet.report import FileReport, acks_for, require_durable, state_info_of
 from holdfast.writers.registration import register_job
-from holdfast.writers.spark.file_jobs import FileReport, acks_for, require_durable, state_info_of
 from holdfast.writers.spark.frames import check_schema
 from holdfast.writers.spark.streamed import ROW_GROUP_BYTES, report_of_task, row_groups
 from holdfast.writers.start import head_to_go_on_from

@@ -1,5 +1,6 @@
 """What is not imported until it is needed: help and version wait for no engine, and no command without Spark imports it."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.support.places import ROOT
 
 HEAVY = ("deltalake", "duckdb", "numpy", "pandas", "pyarrow", "pyspark", "rich")
 
@@ -42,3 +44,33 @@ def test_every_public_name_is_there_and_is_listed() -> None:
     assert {*holdfast._HOMES} - {*holdfast.__all__} == {"HoldfastDataSource"}
     with pytest.raises(AttributeError, match="no attribute 'opne'"):
         getattr(holdfast, "opne")  # noqa: B009 - a wrong name, as one is typed
+
+
+MAY_IMPORT_SPARK = ("demo/", "writers/spark/", "data_source.py", "data_source_writer.py", "streaming.py")
+ASKS_WHETHER_IT_IS_IN_A_TASK = "writers/parquet/task_limits.py"
+
+
+def test_pyspark_is_imported_where_spark_lives_and_nowhere_else() -> None:
+    """Types apart, which are read and never imported."""
+    package, found = ROOT / "holdfast", []
+    for folder in ("catalog", "compaction", "writers", "."):
+        for file in (package / folder).rglob("*.py"):
+            name = str(file.relative_to(package))
+            if not name.startswith((*MAY_IMPORT_SPARK, ASKS_WHETHER_IT_IS_IN_A_TASK)) and {"pyspark", "py4j"} & imported_by(file):
+                found.append(name)
+    assert found == []
+
+
+def imported_by(file: Path) -> set[str]:
+    """The packages that a module imports when it runs, within functions too."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    nodes = [node for node in ast.walk(tree) if id(node) not in for_types]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.partition(".")[0] for name in names}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.catalog.errors import DamagedFileError
-from holdfast.writers.spark.file_jobs import state_info
+from holdfast.writers.parquet.report import state_info
 from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state
 from holdfast.writers.spark.streamed import StreamedUploader

@@ -1,7 +1,6 @@
 """Files are checked before a row of them is returned: by their digests, or at least by their sizes and footers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -9,24 +8,20 @@ from holdfast.catalog.errors import DamagedFileError
 from holdfast.catalog.storage import Storage
 from holdfast.writers.parquet.few_files import in_threads
 from holdfast.writers.parquet.layout import Part, footer_of, parts_of
-from holdfast.writers.spark.file_jobs import FileReport, digest_parts, digests
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from holdfast.writers.parquet.report import FileReport, digest_parts
 
 Parts = Mapping[str, Sequence[Part]]  # what is read of each file, by path, as it was committed
 Sizes = Mapping[str, int]  # of the whole files
 
 
-def require_digests(spark: "SparkSession", storage: Storage, parts: Parts, sizes: Sizes) -> None:
-    """Digest what is read: executors do, or this process where it is little. Raises DamagedFileError unless it is as it was committed."""
-    reports = digests(spark, storage, parts)
-    _refuse(storage, [problem for report in reports for problem in _digest_problems(report, parts[report.path], sizes[report.path])])
-
-
 def require_digests_here(storage: Storage, parts: Parts, sizes: Sizes) -> None:
-    """As `require_digests`, in threads of this process."""
+    """Digest what is read, in threads of this process. Raises DamagedFileError unless it is as it was committed."""
     _in_threads(storage, parts, lambda path: next(_digest_problems(digest_parts(storage, parts, path), parts[path], sizes[path]), None))
+
+
+def require_as_committed(storage: Storage, reports: Iterable[FileReport], parts: Parts, sizes: Sizes) -> None:
+    """Raises DamagedFileError unless what was found of each file is what was committed."""
+    _refuse(storage, [problem for report in reports for problem in _digest_problems(report, parts[report.path], sizes[report.path])])
 
 
 def refuse_damaged(storage: Storage, found: Mapping[str, Part | None], parts: Parts) -> None:

@@ -10,7 +10,7 @@ from holdfast.catalog.errors import CorruptionError, FormatError, RefusedError, 
 from holdfast.catalog.layers import CHANGES, Layers, base_layers, is_seen_whole, only, seen_at, seen_groups
 from holdfast.catalog.types import Chunk, FileId, Role, StateInfo, StoredFile
 from holdfast.writers.parquet.layout import Part
-from holdfast.writers.spark.file_jobs import PARQUET
+from holdfast.writers.parquet.report import PARQUET
 
 FileRow = tuple[str, int, str]
 

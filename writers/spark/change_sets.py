@@ -12,9 +12,9 @@ from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import Ack, ChainLimit, Role, StateInfo
 from holdfast.writers.parquet.plan import file_rows
+from holdfast.writers.parquet.report import PARQUET, state_info
 from holdfast.writers.parquet.small_merge import Changes, merged_here
 from holdfast.writers.spark.chain_limit import is_base_cheaper, too_many_changes
-from holdfast.writers.spark.file_jobs import PARQUET, state_info
 from holdfast.writers.spark.frames import column_names, column_problems, quoted, widened
 from holdfast.writers.spark.gathered import Gathered, gather, upload_rows
 from holdfast.writers.spark.read import read_state

@@ -16,17 +16,10 @@ from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import CorruptionError, RefusedError, UsageError
 from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.catalog.types import Ack, ChainLimit, Chunk, Role, Scope
+from holdfast.writers.parquet.report import FileReport, acks_for, milliseconds, state_info
 from holdfast.writers.spark.chain_limit import too_many_groups
 from holdfast.writers.spark.change_sets import NAMED_KEYS, is_plain
-from holdfast.writers.spark.file_jobs import (
-    FileReport,
-    acks_for,
-    collect_reports,
-    milliseconds,
-    report_schema,
-    require_all_rows,
-    state_info,
-)
+from holdfast.writers.spark.file_jobs import collect_reports, report_schema, require_all_rows
 from holdfast.writers.spark.frames import has_columns_of, keyed, with_word_names
 from holdfast.writers.spark.group_digests import GroupDigest, changed_groups, decode, encode, runs, total
 from holdfast.writers.spark.row_digests import digested, group_digests, refuse_nested, require_same_rows

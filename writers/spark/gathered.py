@@ -14,15 +14,8 @@ import pyarrow as pa
 
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.types import Ack
-from holdfast.writers.spark.file_jobs import (
-    REPORT_SCHEMA,
-    FileReport,
-    acks_for,
-    milliseconds,
-    report_schema,
-    reports_of,
-    require_all_rows,
-)
+from holdfast.writers.parquet.report import REPORT_SCHEMA, FileReport, acks_for, milliseconds
+from holdfast.writers.spark.file_jobs import report_schema, reports_of, require_all_rows
 from holdfast.writers.spark.frames import counted, keyed, with_word_names
 from holdfast.writers.spark.session import settings
 from holdfast.writers.spark.streamed import ACTION_SETTINGS, ROW_GROUP_BYTES, row_groups, upload_of_task, upload_tables

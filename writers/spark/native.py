@@ -8,7 +8,8 @@ from holdfast.catalog.errors import AlreadyExistsError, CorruptionError
 from holdfast.catalog.paths import native_directory
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.types import Ack
-from holdfast.writers.spark.file_jobs import acks_for, milliseconds, require_all_rows, require_root_on_executors, seal
+from holdfast.writers.parquet.report import acks_for, milliseconds
+from holdfast.writers.spark.file_jobs import require_all_rows, require_root_on_executors, seal
 from holdfast.writers.spark.frames import counted, keyed
 from holdfast.writers.spark.partitioning import arranged
 from holdfast.writers.spark.session import STOCK_COMMIT, refuse_own_committer, settings, spark_url

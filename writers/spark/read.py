@@ -12,7 +12,7 @@ from holdfast.catalog.state_schema import for_engine
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import Chunk, FileId, StateInfo
 from holdfast.writers.engine_errors import explaining
-from holdfast.writers.parquet.checks import require_digests, require_footers
+from holdfast.writers.parquet.checks import require_footers
 from holdfast.writers.parquet.key_group_checks import is_by_groups, require_right_groups
 from holdfast.writers.parquet.plan import (
     FileRow,
@@ -26,6 +26,7 @@ from holdfast.writers.parquet.plan import (
     require_readable,
     together,
 )
+from holdfast.writers.spark.file_jobs import require_digests
 from holdfast.writers.spark.frames import quoted
 from holdfast.writers.spark.merge import Layered, merged, rank_of
 from holdfast.writers.spark.partitioning import by_subtask

@@ -20,7 +20,7 @@ class SparkStateWriter:
     environment: Environment = field(default_factory=SystemEnvironment)
 
     def write(self, df: "DataFrame", context: UploadContext) -> tuple[list[Ack], StateInfo]:
-        from holdfast.writers.spark.file_jobs import state_info
+        from holdfast.writers.parquet.report import state_info
         from holdfast.writers.spark.frames import require_frames
 
         require_frames(context, df=df)

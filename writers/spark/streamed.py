@@ -18,15 +18,8 @@ from holdfast.catalog.errors import CorruptionError, NotDurableError
 from holdfast.catalog.paths import streamed_file
 from holdfast.catalog.types import Ack
 from holdfast.writers.parquet.layout import Part, PartDigests, parts_of
-from holdfast.writers.spark.file_jobs import (
-    FileReport,
-    acks_for,
-    collect_reports,
-    milliseconds,
-    report_batch,
-    report_schema,
-    require_all_rows,
-)
+from holdfast.writers.parquet.report import FileReport, acks_for, milliseconds, report_batch
+from holdfast.writers.spark.file_jobs import collect_reports, report_schema, require_all_rows
 from holdfast.writers.spark.frames import counted, keyed, with_word_names
 from holdfast.writers.spark.partitioning import arranged
 from holdfast.writers.spark.session import settings
@@ -48,7 +41,7 @@ class StreamedUploader:
     environment: Environment = field(default_factory=SystemEnvironment)
 
     def write(self, df: "DataFrame", context: UploadContext) -> list[Ack]:
-        """Upload every row once; see `Vehicle`. One ack for each task that won and had rows.
+        """Upload every row once; see `Uploader`. One ack for each task that won and had rows.
 
         Raises:
             UsageError: the DataFrame cannot be a state.

@@ -9,7 +9,7 @@ from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
 from holdfast.catalog.key_groups import groups_of
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Role
-from holdfast.writers.spark.file_jobs import state_info
+from holdfast.writers.parquet.report import state_info
 from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state
 from holdfast.writers.spark.streamed import StreamedUploader

@@ -15,8 +15,8 @@ from holdfast.catalog.types import Role
 from holdfast.writers.parquet import plan
 from holdfast.writers.parquet.duckdb_read import read_duckdb
 from holdfast.writers.parquet.plan import Scan, as_one, together
+from holdfast.writers.parquet.report import state_info
 from holdfast.writers.spark import merge
-from holdfast.writers.spark.file_jobs import state_info
 from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state
 from holdfast.writers.upload import chunks_of

@@ -8,7 +8,8 @@ import pytest
 from holdfast.catalog.errors import CorruptionError, DamagedFileError, FormatError, UsageError
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Role
-from holdfast.writers.spark.file_jobs import TASK_FILES, _shares, state_info
+from holdfast.writers.parquet.report import state_info
+from holdfast.writers.spark.file_jobs import TASK_FILES, _shares
 from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state
 from holdfast.writers.spark.streamed import StreamedUploader

@@ -18,8 +18,8 @@ from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.types import Role
 from holdfast.compaction.verify import run_verify
 from holdfast.writers.parquet.duckdb_read import read_duckdb
+from holdfast.writers.parquet.report import state_info
 from holdfast.writers.spark import native
-from holdfast.writers.spark.file_jobs import state_info
 from holdfast.writers.spark.frames import widened
 from holdfast.writers.spark.native import NativeUploader
 from holdfast.writers.spark.read import read_state, state_schema

@@ -18,7 +18,7 @@ from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import FileId, Role, Scope, StateInfo, StoredFile
 from holdfast.compaction.verify import run_verify
 from holdfast.writers.parquet.duckdb_read import read_duckdb
-from holdfast.writers.spark.file_jobs import acks_for
+from holdfast.writers.parquet.report import acks_for
 from holdfast.writers.spark.read import state_schema
 from holdfast.writers.spark.streamed import upload_tables
 from holdfast.writers.upload import in_full

@@ -10,7 +10,7 @@ import pytest
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.paths import AttemptPath, parse
 from holdfast.catalog.types import Role, Scope
-from holdfast.writers.spark.file_jobs import state_info
+from holdfast.writers.parquet.report import state_info
 from holdfast.writers.spark.read import read_state
 from tests.support.spark_support import ATTEMPT, JOB, context_for, file_rows, new_storage, row_texts, session_settings
 
