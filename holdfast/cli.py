@@ -3,6 +3,7 @@
 The front door is imported when a catalog is opened: help and version wait for no engine.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.facade import Catalog
 
 OK, DIFFERENCES, USAGE, RETRY, CORRUPTION, ENDED, MACHINE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+OF_THE_MACHINE = "operating-system"  # the kind of an error that the operating system raised, not Holdfast
 
 # The first line whose class fits decides. What fits none is a bug, and shows its traceback.
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -50,10 +52,20 @@ Exit codes:
   4  corruption: bytes are missing or wrong
   5  a newer coordinator has started, or the attempt was ended
   6  the machine refused (permissions, full disk)
-  130  interrupted (Ctrl-C); what was committed stays, and every command may be run again"""
+  130  interrupted (Ctrl-C); what was committed stays, and every command may be run again
+
+With --json, an error is one JSON object on standard error: {"error", "kind", "exit_code"}. A kind never changes."""
 
 PATH = click.argument("path", type=click.Path(path_type=str))
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
+
+
+def _remember(ctx: click.Context, _: click.Parameter, as_json: bool) -> bool:
+    """Keeps the choice where the group finds it when the command raises."""
+    ctx.meta[__name__] = as_json
+    return as_json
+
+
+JSON = click.option("--json", "as_json", is_flag=True, callback=_remember, help="Print one JSON value instead of text; an error, too.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing; show what would be done.")
 
 
@@ -69,7 +81,7 @@ def exit_code(error: Exception) -> int | None:
 
 
 class Commands(click.Group):
-    """Turns errors of the catalog into one line on standard error and an exit code."""
+    """Turns errors of the catalog into one line on standard error (with --json, a JSON object) and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -86,8 +98,7 @@ class Commands(click.Group):
             code = exit_code(error)
             if code is None:
                 raise
-            click.echo(f"holdfast: {escaped(' '.join(str(error).split()))}", err=True)
-            ctx.exit(code)
+            _fail(ctx, escaped(" ".join(str(error).split())), error.kind if isinstance(error, HoldfastError) else OF_THE_MACHINE, code)
 
 
 @click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -376,13 +387,19 @@ def _exit_if(condition: bool, code: int) -> None:
         sys.exit(code)
 
 
+def _fail(ctx: click.Context, error: str, kind: str, code: int) -> NoReturn:
+    """Ends the command with one line on standard error, in the form that was asked for."""
+    told = {"error": error, "kind": kind, "exit_code": code}
+    click.echo(json.dumps(told) if ctx.meta.get(__name__) else f"holdfast: {error}", err=True)
+    ctx.exit(code)
+
+
 def _tell_interrupted(ctx: click.Context) -> NoReturn:
-    """As a shell tells it (128 + SIGINT), so that nobody takes it for damage that `verify` found."""
-    click.echo("holdfast: interrupted", err=True)
-    ctx.exit(INTERRUPTED)
+    """As a shell reports it (128 + SIGINT), so that nobody takes it for damage that `verify` found."""
+    _fail(ctx, "interrupted", "interrupted", INTERRUPTED)
 
 
 def _quiet_exit() -> NoReturn:
-    """The reader of our output is gone (`| head`): nothing more can be said to it, at the interpreter's end neither."""
+    """Stdout is closed (`| head`): exit without writing, and keep the interpreter from flushing at shutdown."""
     sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - lives as long as the process
     sys.exit(OK)

@@ -39,7 +39,8 @@ _FRAME = re.compile(r'File "([^"<]+)", line')
 _MACHINERY = re.compile(
     r"(?:^|/)(?:holdfast/(?:catalog|writers)/|pyspark/(?:cloudpickle/|sql/|(?:daemon|worker\w*|serializers|util|shuffle)\.py))"
 )
-_OWN_ERROR = re.compile(r"(?:^|PythonException: )holdfast\.catalog\.errors\.(\w+): (.*)", re.MULTILINE)
+# Tasks of before errors showed themselves as `holdfast.X` tell the module that defines them.
+_OWN_ERROR = re.compile(r"(?:^|PythonException: )holdfast\.(?:catalog\.errors\.)?([A-Z]\w*Error): (.*)", re.MULTILINE)
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
