@@ -48,7 +48,7 @@ def open_reading(state: CatalogState, ref: Ref, token: AttemptToken, process: st
 
 
 def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest) -> Decision:
-    """The commit of design section 5, step 4: all of it in one transaction, or an error and nothing."""
+    """The commit of the design, section 5, step 4: all of it in one transaction, or an error and nothing."""
     job = state.job(job_id)
     attempt = decision.require_open(job, request.attempt, "commit")
     number = attempt.opened.checkpoint_id

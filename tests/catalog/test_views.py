@@ -17,7 +17,7 @@ from tests.support.history import SMALL_LEDGER, T0, J, K, history, minute, trans
 from tests.support.places import ROOT
 from tests.support.spark_support import session_settings
 
-# The design's table, section 4. Columns (and views) may be added at the end, never changed.
+# The views of the design, section 4. Columns (and views) may be added at the end, never changed.
 CONTRACT = {
     "jobs": "job_id, job, max_parallelism, registered_at, seq, epoch, head_checkpoint_id, outcome, ended_at",
     "attempts": "job_id, attempt, checkpoint_id, purpose, epoch, parent_job_id, parent_checkpoint_id, status, opened_at, opened_by, "

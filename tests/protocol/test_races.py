@@ -1,4 +1,4 @@
-"""The races that the design (section 5) says a test must name, each as a story. Those of savepoints and merges come with them."""
+"""The races that the design, section 5, says a test must name, each as a story. Those of savepoints and merges come with them."""
 
 import pytest
 
