@@ -56,3 +56,10 @@ def test_the_invariants_have_one_number_everywhere() -> None:
 def test_the_modules_that_a_page_names_are_there(page: Path) -> None:
     there = {str(path.relative_to(ROOT)) for path in FILES}
     assert [name for name in MODULE.findall(page.read_text()) if name not in there] == []
+
+
+def test_the_map_of_contributing_has_every_module_and_no_other() -> None:
+    mapped = re.findall(r"^\| `(\S+\.py)` \| .", (ROOT / "CONTRIBUTING.md").read_text().split("\n## The map\n")[1], re.MULTILINE)
+    installed = ("catalog", "compaction", "holdfast", "writers")
+    modules = (path.relative_to(ROOT) for folder in installed for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py")
+    assert sorted(mapped) == sorted({str(path) for path in modules})
