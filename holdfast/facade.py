@@ -126,21 +126,28 @@ class Catalog:
     ) -> Coordinator:
         """Become the coordinator of a job, registering it if it is new: a new epoch, which fences a predecessor.
 
-        `start` says where the job goes on: from its head, from nothing, or (a rollback) from a live checkpoint given by its number or
-        as the path of its `chk-<n>` directory; or from a savepoint or a checkpoint of elsewhere, by its path, which is copied whole into a
-        first checkpoint; or from a checkpoint of another job of this catalog, in a `mode`: "fork" shares its files, "no-claim" copies
-        them, "claim" fences the other job's coordinator and owns its checkpoints from here.
-        With `states` given, a state that the program does not have is refused, unless it is named in `allow_non_restored`; where states
-        are copied, `renamed` says old name -> new name.
-        `max_parallelism` is fixed when the job is registered: if not given, that of what it starts from, else 128, or more by Flink's
-        rule for a Spark session of more than 85 cores.
-        `retention` says which checkpoints stay live when one is committed: by default the newest three, to roll back to.
-        `chain` bounds the change sets above a base. `on_end` says which outcomes of the job drop its checkpoints.
-        `upload` is "native" (Spark's writer) or "streamed" (one upload for each task); every host must share the file system.
-        `checkpoint_timeout_s` (None: no limit) is how long the block of a checkpoint may take before its attempt is ended, and
-        `tolerated_failures` how many checkpoints in a row may fail before one raises: see `Coordinator.checkpoint`.
+        Args:
+            job: the name of the job in this catalog.
+            max_parallelism: its number of key groups, fixed when it is registered. None: that of what it starts from, else 128, or more by
+                Flink's rule for a Spark session of more than 85 cores.
+            retention: which checkpoints stay live when one is committed: by default the newest three, to roll back to.
+            on_end: which outcomes of the job drop its checkpoints.
+            chain: bounds the change sets above a base.
+            start: where the job continues: from its head; from nothing; from a live checkpoint, by its number or the path of its `chk-<n>`
+                directory (a rollback); from a savepoint or a checkpoint of elsewhere, by its path, which is copied whole into a first
+                checkpoint; or from a checkpoint of another job of this catalog, in a `mode`.
+            mode: for a checkpoint of another job: "fork" shares its files, "no-claim" copies them, "claim" fences the other job's
+                coordinator and owns its checkpoints from here.
+            states: the states that the program has: any other is refused, unless it is named in `allow_non_restored`. None: not asked.
+            allow_non_restored: states that may be left behind.
+            renamed: old name -> new name, where states are copied.
+            upload: how DataFrames are written: "native" (Spark's writer) or "streamed" (one upload for each task); every host must share
+                the file system.
+            checkpoint_timeout_s: how long the block of a checkpoint may take before its attempt is ended. None: no limit.
+            tolerated_failures: how many checkpoints in a row may fail before one raises: see `Coordinator.checkpoint`.
+
         Raises:
-            UsageError: an argument cannot be what it is; nothing was registered.
+            UsageError: an argument is not what it must be; nothing was registered.
             RefusedError: the job has another max_parallelism, the checkpoint to start from was dropped, or a state would be lost.
             NotFoundError, AddressError: there is no such checkpoint.
         """
@@ -276,13 +283,20 @@ class Catalog:
         stores: Mapping[str, StoreAdapter] | None = None,
         upload: UploadBy = "native",
     ) -> Checkpoint:
-        """A savepoint of a live checkpoint (None: the head): self-contained, in its own directory, never removed by retention.
+        """A savepoint of a live checkpoint: self-contained, in its own directory, never removed by retention.
 
-        With `target` it goes to a directory of its own there, outside the catalog, and `dispose` alone deletes it.
-        States that are DataFrames are read with `spark`, or the active session. `stores` are adapters of embedded stores by their states,
-        which then have the canonical format, as rows that can be rescaled; a state without one is copied as the directories that it is.
-        Of these errors none takes the name:
-        Raises:
+        Args:
+            job: the name of the job.
+            name: the savepoint's own name, which the job never had.
+            checkpoint_id: of which checkpoint. None: the head.
+            target: a directory outside the catalog, in which the savepoint gets a directory of its own, which only `dispose` deletes. None:
+                in the catalog.
+            spark: reads the states that are DataFrames. None: the active session.
+            stores: adapters of embedded stores by their states, which then have the canonical format, as rows that can be rescaled; a state
+                without one is copied as the directories that it is.
+            upload: how DataFrames are written: "native" (Spark's writer) or "streamed" (one upload for each task).
+
+        Raises (none of these takes the name):
             AlreadyExistsError: the job has had a savepoint of this name, or one was tried and aborted.
             RefusedError: the checkpoint was dropped; or the target is in a catalog, this or another.
             AddressError: nothing can be written to the target.
@@ -499,6 +513,14 @@ def rekey(
     """Write a savepoint again with another number of key groups, which is otherwise fixed; the old one stays as it is.
 
     The new one gets a directory of its own within `target`; a new job starts from it by its path.
+
+    Args:
+        savepoint: what to write again: the path of its directory, or the savepoint itself.
+        max_parallelism: the number of key groups of the new one, 1 to 32768.
+        target: a directory outside of every catalog, in which the new one gets a directory of its own.
+        spark: reads and writes states that are DataFrames. None: the active session.
+        upload: how DataFrames are written: "native" (Spark's writer) or "streamed" (one upload for each task).
+
     Raises:
         RefusedError: the target is in a catalog, which would delete it: no row names it.
         AddressError: nothing can be written to the target.

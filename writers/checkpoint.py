@@ -113,11 +113,17 @@ class Checkpoint:
     ) -> "DataFrame":
         """The rows of a state written from a DataFrame; every byte that is read is checked by a digest before this returns.
 
-        `key_groups=range(0, 64)` gives the rows of these key groups, and reads little else of the files. `parallelism=16` gives 16
-        partitions, each with the key groups of one subtask of 16 (`catalog.key_groups.groups_of`), whatever the state was written with.
-        With `verify=False` only sizes and footers are checked. The DataFrame is lazy: use it while the checkpoint is live or pinned. One
-        that outlives its pin, or of `latest()` its checkpoint, raises RefusedError; what was derived from it before fails as soon as a file
-        is gone.
+        The DataFrame is lazy: use it while the checkpoint is live or pinned. One that outlives its pin, or of `latest()` its checkpoint,
+        raises RefusedError; what was derived from it before fails as soon as a file is gone.
+
+        Args:
+            spark: the session to read with.
+            state: the name of the state.
+            key_groups: `range(0, 64)` gives the rows of these key groups, and reads little else of the files. None: all rows.
+            parallelism: 16 gives 16 partitions, each with the key groups of one subtask of 16 (`holdfast.groups_of`), whatever the state
+                was written with. None: as Spark reads the files.
+            verify: with False only sizes and footers are checked.
+
         Raises:
             NotFoundError: the checkpoint has no state of this name.
             RefusedError: a part is asked for, and the state was written without key columns.
@@ -214,8 +220,15 @@ class Checkpoint:
     ) -> RestoredDirectory:
         """Make the directory of one subtask's store at `to`, as `write_directory` was given it: all of it, every byte verified, or nothing.
 
-        With an `adapter` also from a savepoint in the canonical format, for any `key_groups`. The `working_directory` of this process has
-        local copies, which are linked where their digests hold.
+        Args:
+            state: the name of the state.
+            to: where to make it: a path that does not exist, or an empty directory.
+            subtask: whose store, from 0.
+            key_groups: those that the store is to have: of a directory only those that it was written with. None: the same.
+            adapter: reads a savepoint in the canonical format as well, for any `key_groups`.
+            working_directory: that of this process: its local copies are linked where their digests hold. None: all is read from the
+                catalog.
+
         Raises as `DirectoryReader.restore`; NotFoundError also where there is no such state; RefusedError: it was dropped meanwhile.
         """
         with self._drops_are_told():

@@ -142,15 +142,23 @@ class CheckpointWriter:
         immutable: Sequence[str] = IMMUTABLE,
         working_directory: WorkingDirectory | None = None,
     ) -> DirectoryUpload:
-        """Begin to upload the directory of one subtask's store, from this process, and go on; the commit waits for it. Call it for each
-        subtask: there are as many as are written, and no fewer than the parent has, unless `subtasks` says how many.
+        """Begin to upload the directory of one subtask's store, from this process, and continue; the commit waits for it.
 
-        `snapshot` is a directory that stays as it is until the checkpoint is committed; or a function that takes one into the path that it
-        is called with. Files whose names match `immutable` are never changed by the store: what the parent has of this state and subtask
-        by the same name, size and digest is referred to. The others are this checkpoint's own. `key_groups` are those that the store has.
-        A `working_directory` keeps local copies, by hard links: nobody may write to the files of the snapshot afterwards.
+        Call it for each subtask: there are as many as are written, and no fewer than the parent has, unless `subtasks` says how many. What
+        the parent has of this state and subtask by the same name, size and digest is referred to, if the store never changes it.
+
+        Args:
+            state: the name of the state.
+            snapshot: a directory that stays as it is until the checkpoint is committed; or a function that takes a snapshot into the path
+                that it is called with.
+            subtask: whose store it is, from 0.
+            subtasks: how many there are. None: as many as are written, and no fewer than the parent has.
+            key_groups: those that the store has. None: its directory belongs to the subtask alone.
+            immutable: patterns of names of files that the store never changes. All other files are this checkpoint's own.
+            working_directory: keeps local copies, by hard links: nobody may write to the files of the snapshot afterwards. None: no copies.
+
         Raises:
-            UsageError: this is no snapshot (it is missing or empty, or has links), no subtask or range; or the subtask is written twice.
+            UsageError: this is not a snapshot (it is missing or empty, or has links), no subtask or range; or the subtask is written twice.
             RefusedError: the state is already written in this checkpoint.
         """
         shares = self._attempt.shares(state, subtasks, immutable)

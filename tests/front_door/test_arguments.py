@@ -1,5 +1,7 @@
 """What public functions say to arguments of the wrong type or size: an error of Holdfast's own, which nothing was begun before."""
 
+import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,3 +198,31 @@ def test_a_checkpoint_that_is_not_entered_says_that_it_is_a_block(catalog: holdf
     assert not hasattr(job.checkpoint(), "no_such_thing")
     with catalog.duckdb() as connection:
         assert connection.execute("SELECT count(*) FROM attempts").fetchone() == (0,)
+
+
+def documented(function: Any) -> list[str]:
+    """The names of the entries below `Args:`."""
+    entries = re.search(r"^Args:\n((?:    .*\n|\n)*)", inspect.getdoc(function) or "", re.MULTILINE)
+    return re.findall(r"^    (\w+): .", entries[1], re.MULTILINE) if entries else []
+
+
+def functions() -> Iterator[tuple[str, Any]]:
+    """Each public function, and each public method of a public class."""
+    for name in holdfast.__all__:
+        public = getattr(holdfast, name)
+        if inspect.isfunction(public):
+            yield name, public
+        elif isinstance(public, type):
+            yield from ((f"{name}.{each}", method) for each, method in inspect.getmembers(public, inspect.isfunction) if each[0] != "_")
+
+
+def test_every_option_of_a_function_with_more_than_four_is_documented() -> None:
+    many, entries = {}, {}
+    for name, function in functions():
+        options = [each for each in inspect.signature(function).parameters if each != "self"]
+        if len(options) > 4:
+            many[name] = options
+        if len(options) > 4 or documented(function):
+            entries[name] = documented(function)
+    assert entries == many, "in the order of the signature"
+    assert {*many} >= {"rekey", "Catalog.coordinate", "CheckpointWriter.write_directory", "Checkpoint.read"}

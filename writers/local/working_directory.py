@@ -126,15 +126,25 @@ def working_directory(
 ) -> WorkingDirectory:
     """Open the working directory of this process, and make it where it is not there yet. Use it as a context, or close it.
 
-    `process` is "jobmanager" (the driver) or "taskmanager" (any other). With the same `resource_id` a process that is started again finds
-    what the last one left; without one it gets a fresh id, and what it leaves nobody finds. `<base>/jm_<id>` or `<base>/tm_<id>` is where
-    it is; the base is `base`, else the setting HOLDFAST_PROCESS_JOBMANAGER_WORKING_DIR or HOLDFAST_PROCESS_TASKMANAGER_WORKING_DIR, else
-    HOLDFAST_PROCESS_WORKING_DIR, else the system's temporary directory. `settings` are the environment variables by default.
-    `local_state`, `blob_storage` and `tmp` are bases of one directory each. Hard links need `local_state` and `tmp` on one volume.
-    `local_recovery=False` keeps no local state, and finds none.
+    It is at `<base>/jm_<id>` or `<base>/tm_<id>`.
+
+    Args:
+        process: "jobmanager" (the driver) or "taskmanager" (any other).
+        resource_id: with the same one, a process that is started again finds what the last one left. None: a fresh id, and nobody finds
+            what the process leaves.
+        base: the directory of all working directories. None: the setting HOLDFAST_PROCESS_JOBMANAGER_WORKING_DIR or
+            HOLDFAST_PROCESS_TASKMANAGER_WORKING_DIR, else HOLDFAST_PROCESS_WORKING_DIR, else the system's temporary directory.
+        local_state: another base for the local copies of states alone.
+        blob_storage: another base for the cache of remote files alone.
+        tmp: another base for temporary files alone. Hard links need `local_state` and `tmp` on one volume.
+        local_recovery: False keeps no local state, and finds none.
+        blob_limit_bytes: how much the cache of remote files may hold.
+        settings: where the settings above are looked up. None: the environment variables.
+        environment: the clock and the ids. None: this machine's.
+        files: the disk. None: this machine's.
 
     Raises:
-        UsageError: a base is a list or no path, the id is no file name, or another argument is not what it must be.
+        UsageError: a base is a list or not a path, the id is not a file name, or another argument is not what it must be.
         RefusedError: a live process has this directory; or it, or its lock file, is a symbolic link or another user's.
         WorkingDirectoryError: the disk does not take it: read-only, full, no permission.
     """
