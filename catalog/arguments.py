@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.catalog.errors import AddressError, UsageError
 
-NAME_LIMIT_BYTES = 255  # of each part of a path, on every file system in use
+NAME_LIMIT_BYTES = 255  # for each part of a path, on every file system in use
 PATH_LIMIT_BYTES = 4096
 PROGRESS_LIMIT_BYTES = 1_000_000
 
@@ -108,7 +108,7 @@ def checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | 
     if progress is None:
         return None
     if not isinstance(given, Mapping):
-        msg = f"progress must be a mapping that JSON can hold, and is a {type(given).__name__}"
+        msg = f"progress must be a mapping that JSON can hold, not a {type(given).__name__}"
         raise UsageError(msg)
     try:
         text = json.dumps(progress, allow_nan=False)
@@ -119,7 +119,8 @@ def checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | 
         raise UsageError(msg) from error
     if len(text) > PROGRESS_LIMIT_BYTES:
         msg = (
-            f"progress has {len(text)} bytes as JSON, and may have {PROGRESS_LIMIT_BYTES}: it goes into the ledger with every checkpoint, "
+            f"progress has {len(text)} bytes as JSON, and may have {PROGRESS_LIMIT_BYTES}: it is stored in the "
+            f"ledger with every checkpoint, "
             "and each start reads it; write the rest as a state, checkpoint.write_bytes"
         )
         raise UsageError(msg)

@@ -67,7 +67,7 @@ def _create(storage: Storage, environment: Environment) -> Marker:
 
 
 def _take_over(address: str) -> DeltaLedger:
-    """The ledger of a creation that crashed, or that runs beside this one.
+    """The ledger of a creation that crashed, or that runs alongside this one.
 
     It is recognised by its first commit, before it is opened: opening may mend a log, and a stranger's table is not ours to change.
     """
@@ -78,13 +78,13 @@ def _take_over(address: str) -> DeltaLedger:
     assert ours is not None
     same = found is not None and (found.columns, found.properties.keys()) == (ours.columns, ours.properties.keys())
     if found is None or not same or not all(found.properties.values()):
-        msg = f"{address} holds a Delta table that is no ledger of Holdfast: give an empty directory, or move the table away"
+        msg = f"{address} holds a Delta table that is not a ledger of Holdfast: give an empty directory, or move the table away"
         raise AlreadyExistsError(msg)
     return DeltaLedger.open(address)
 
 
 def open_transactor(storage: Storage, environment: Environment) -> Transactor:
-    """The ledger of the catalog that is there, opened by whoever has but the storage: a task, an owner, a process of Spark's.
+    """The ledger of the catalog that is there, opened by a caller that has only the storage: a task, an owner, a process of Spark's.
 
     Raises as `read_marker` and `open_ledger` do, and as the guard of a storage that is of one catalog only.
     """
@@ -104,7 +104,10 @@ def open_ledger(storage: Storage, marker: Marker, environment: Environment | Non
     arguments.place_of_ledger(os.path.realpath(storage.address))
     address = f"{storage.address}/{marker.ledger}"
     if not DeltaLedger.exists(address):
-        msg = f"the ledger of catalog {marker.catalog_id} is gone: {address} is no Delta table. Restore it from a copy; nothing was changed"
+        msg = (
+            f"the ledger of catalog {marker.catalog_id} is gone: {address} is not a Delta table. Restore it from "
+            f"a copy; nothing was changed"
+        )
         raise DamagedLedgerError(msg)
     ledger = DeltaLedger.open(address, environment)
     if not ledger.catalog_id or ledger.catalog_id != marker.catalog_id:

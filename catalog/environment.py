@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from holdfast.catalog import VERSION
 
-THREADS = 4  # of a process, for files that are copied beside its own work
+THREADS = 4  # how many a process has, to copy files alongside its own work
 
 T = TypeVar("T")
 
@@ -35,10 +35,10 @@ class Environment(Protocol):
         """Wait with jitter before retry number `attempt` (from 0); longer with each."""
 
     def start(self, work: Callable[[], T]) -> "Future[T]":
-        """Do this beside the caller, who asks for its result. Work never waits for other work that was started."""
+        """Do this alongside the caller, which asks for its result. Work never waits for other work that was started."""
 
     def alarm(self, after_s: float, ring: Callable[[], None]) -> Callable[[], None]:
-        """Call `ring` once, in a thread of its own, in so many seconds of `monotonic_s`; returns what calls it off."""
+        """Call `ring` once, from a thread of its own, `after_s` seconds from now. Returns a function that cancels it."""
 
     @property
     def actor(self) -> str:

@@ -23,7 +23,7 @@ from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import StateInfo
 
-EXACT_DIGITS = 28  # of a decimal that was hashed by way of Python's default context
+EXACT_DIGITS = 28  # decimals hashed by way of Python's default context kept this many
 OLD_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 _BATCH_ROWS = 65_536
@@ -35,7 +35,7 @@ _OF_CALENDARS = frozenset({"date", "timestamp"})
 class RowsOf:
     """Whose rows a file has, and what their groups are made of. Picklable. Without key columns all rows are of one group."""
 
-    what: str  # of an error: "state 'planes' of job 'flights'"
+    what: str  # how an error begins: "state 'planes' of job 'flights'"
     state: str
     key_columns: tuple[str, ...]
     max_parallelism: int

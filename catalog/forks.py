@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from holdfast.catalog.errors import UsageError
 
-_PANIC = "PanicException"  # of any library in Rust; it derives from BaseException, and no module exports it
+_PANIC = "PanicException"  # any library in Rust raises it; it derives from BaseException, and no module exports it
 _claimed_by: int | None = None
 
 
@@ -26,8 +26,8 @@ def require_own_process() -> None:
     if is_forked():
         msg = (
             f"this process ({os.getpid()}) was forked from process {_claimed_by}, which had used a catalog: the threads that read and "
-            "write the ledger do not live on in a fork. Nothing was done. Start processes with the method 'spawn' or 'forkserver' "
-            "(multiprocessing.get_context('spawn'), say) and open the catalog in each, or fork before the first catalog is opened"
+            "write the ledger do not survive a fork. Nothing was done. Start processes with the method 'spawn' or 'forkserver' "
+            "(for example multiprocessing.get_context('spawn')) and open the catalog in each, or fork before the first catalog is opened"
         )
         raise UsageError(msg)
 

@@ -1,12 +1,12 @@
 """Key groups: the unit by which state is split and moved between subtasks (as Flink's KeyGroupRangeAssignment has it).
 
-A key's group is `pmod(murmur3(key columns), max_parallelism)` with Spark's hash (`murmur3.py`), whoever computes it.
+A key's group is `pmod(murmur3(key columns), max_parallelism)` with Spark's hash (`murmur3.py`), whichever engine computes it.
 """
 
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import DEFAULT_MAX_PARALLELISM, MAX_PARALLELISM_LIMIT
 
-KEY_GROUP_COLUMN = "_key_group"  # of every file of rows: int32, the last column
+KEY_GROUP_COLUMN = "_key_group"  # every file of rows has it: int32, the last column
 
 
 def default_max_parallelism(parallelism: int) -> int:
@@ -23,11 +23,11 @@ def groups_of(subtask: int, parallelism: int, max_parallelism: int) -> range:
     """
     for number in (subtask, parallelism, max_parallelism):
         if isinstance(number, bool) or not isinstance(number, int):
-            msg = f"groups_of({subtask!r}, {parallelism!r}, {max_parallelism!r}): {number!r} is no number, give three of them"
+            msg = f"groups_of({subtask!r}, {parallelism!r}, {max_parallelism!r}): {number!r} is not a number: pass three numbers"
             raise UsageError(msg)
     require_parallelism(parallelism, max_parallelism)
     if not 0 <= subtask < parallelism:
-        msg = f"subtask={subtask} is none of {parallelism}: give 0 to {parallelism - 1}"
+        msg = f"subtask={subtask} is not one of {parallelism} subtasks: pass 0 to {parallelism - 1}"
         raise UsageError(msg)
     return range(-(-subtask * max_parallelism // parallelism), -(-(subtask + 1) * max_parallelism // parallelism))
 

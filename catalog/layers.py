@@ -28,7 +28,7 @@ def base_layers(chunks: Sequence[Chunk], max_parallelism: int) -> Layers:
 
 
 def only(base: Layers, key_groups: range) -> Layers:
-    """The same for whoever looks at these key groups only: in all others everything is hidden."""
+    """The same for a reader of these key groups only: in all others everything is hidden."""
     masked = np.full_like(base, np.iinfo(np.int32).max)
     wanted = slice(key_groups.start, key_groups.stop)
     masked[wanted] = base[wanted]

@@ -335,7 +335,7 @@ def verify(data: bytes, path: str) -> None:
     at = _digest_offset(data)
     if at is None:
         msg = (
-            f"{path} is damaged or no manifest: it has no digest of itself ({len(data)} bytes). "
+            f"{path} is damaged or not a manifest: it has no digest of itself ({len(data)} bytes). "
             "Restore it from a copy, or use another checkpoint"
         )
         raise DamagedFileError(msg)

@@ -1,4 +1,4 @@
-"""What every manifest keeps to, whoever made it: pure rules, so that a reader may believe what it is handed.
+"""What every manifest keeps to, whichever program made it: pure rules, so that a reader may believe what it is handed.
 
 A digest says that the bytes are the ones that were written, not that Holdfast wrote them: a savepoint comes by mail. So types, ranges,
 enumerations, names and paths are looked at once, when a manifest is decoded, and by the writer of one before it is stored.
@@ -26,7 +26,7 @@ LONGEST_PATH = 4096
 
 _INT64 = 2**63
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_BYTES_OF_A_GROUP = 28  # of its digest (`writers.group_digests`), before it is compressed
+_BYTES_OF_A_GROUP = 28  # a group's digest has them (`writers.group_digests`), before it is compressed
 
 
 def require_header(
@@ -65,7 +65,7 @@ def require_states(states: Iterable[StateInfo], max_parallelism: int) -> None:
         _require_name(info.operator, "an operator")
         _require_name(info.state, "a state")
         if info.key in seen:
-            _refuse(f"state {info.state!r} of operator {info.operator!r} is there twice")
+            _refuse(f"state {info.state!r} of operator {info.operator!r} appears twice")
         seen.add(info.key)
         try:
             _require_state(info, max_parallelism)
@@ -86,11 +86,11 @@ def require_chunks(
     for chunk in chunks:
         form = formats.get((chunk.operator, chunk.state))
         if form is None:
-            _refuse(f"chunk {chunk.file_id!r} is of no state of the checkpoint")
+            _refuse(f"chunk {chunk.file_id!r} belongs to no state of the checkpoint")
         if chunk.role not in ROLES[form]:
             _refuse(f"chunk {chunk.file_id!r} is {chunk.role.value}, and its state is kept as {form!r}")
         if chunk.identity in seen:
-            _refuse(f"chunk {chunk.file_id!r} from byte {chunk.offset_bytes} is there twice")
+            _refuse(f"chunk {chunk.file_id!r} from byte {chunk.offset_bytes} appears twice")
         seen.add(chunk.identity)
         _require_numbers(chunk, max_parallelism)
         _require_bytes(chunk, files.get(chunk.file_id))
@@ -110,7 +110,7 @@ def require_files(files: Mapping[FileId, StoredFile], *, of_savepoint: bool) -> 
             _refuse(f"two files have the path {file.path}")
         seen.add(file.path)
         if not 0 <= file.size_bytes < _INT64 or not _SHA256.fullmatch(file.sha256):
-            _refuse(f"the size or the digest of {file.path} is not one")
+            _refuse(f"the size or the digest of {file.path} is not valid")
 
 
 def require_ack(ack: Ack) -> None:
@@ -121,7 +121,7 @@ def require_ack(ack: Ack) -> None:
     require_files(files, of_savepoint=False)
     for file in ack.files:
         if not (paths.is_file_id(file.file_id) and paths.is_of(ack.attempt, file.file_id) and paths.attempt_of(file.path) == ack.attempt):
-            _refuse(f"the file {file.path} is not of attempt {ack.attempt}")
+            _refuse(f"the file {file.path} does not belong to attempt {ack.attempt}")
     for chunk in ack.chunks:
         _require_numbers(chunk, MAX_PARALLELISM_LIMIT)
         if chunk.inline is not None or paths.is_of(ack.attempt, chunk.file_id):
@@ -142,7 +142,7 @@ def _require_name(name: object, what: str) -> None:
 
 def _require_state(info: StateInfo, max_parallelism: int) -> None:
     if not (_is_number(info.layers) and _is_number(info.total_bytes) and (info.rows is None or _is_number(info.rows))):
-        _refuse("its layers, rows or bytes are not numbers of such")
+        _refuse("its layers, rows or bytes are not valid numbers")
     keys = info.key_columns
     if len(set(keys)) < len(keys):
         _refuse("a key column is named twice")
@@ -166,7 +166,7 @@ def _require_numbers(chunk: Chunk, max_parallelism: int) -> None:
     if (first is None) != (last is None) or (first is not None and last is not None and not 0 <= first <= last < max_parallelism):
         _refuse(f"chunk {chunk.file_id} has the key groups {first} to {last}, of {max_parallelism}")
     if not _SHA256.fullmatch(chunk.sha256):
-        _refuse(f"the digest of chunk {chunk.file_id} is not one")
+        _refuse(f"the digest of chunk {chunk.file_id} is not valid")
 
 
 def _require_bytes(chunk: Chunk, file: StoredFile | None) -> None:
@@ -190,7 +190,7 @@ def _require_file_name(chunk: Chunk, form: str, taken: set[str]) -> None:
         _require_name(name, "the name of a file")
         return
     if chunk.subtask is None:
-        _refuse(f"file {name!r} of state {chunk.state!r} is of no subtask")
+        _refuse(f"file {name!r} of state {chunk.state!r} belongs to no subtask")
     paths.require_relative(name)
     if len(name.encode()) > LONGEST_PATH or any(len(part.encode()) > LONGEST_NAME for part in name.split("/")):
         _refuse(f"{name[:100]!r}... is longer than the name of a file can be")

@@ -1,4 +1,4 @@
-"""The `_metadata` of a checkpoint or savepoint: created once, so that whoever finds its place taken is told by whom; verified when read."""
+"""The `_metadata` of a checkpoint or savepoint: created once, and a writer whose place is taken learns by whom; verified when read."""
 
 import hashlib
 from collections.abc import Collection
@@ -97,8 +97,9 @@ def _taken(storage: Storage, manifest: Manifest) -> HoldfastError:
         found = None
     if found is None:
         msg = (
-            f"{manifest.path} is taken by something that is not a manifest: whoever can write to storage put it there. Nothing was "
-            f"replaced or committed; remove it, and see who did. The next checkpoint of job {manifest.job!r} has a place of its own"
+            f"{manifest.path} is taken by something that is not a manifest: a process that may write to storage put it there. Nothing was "
+            f"replaced or committed; remove it, and find out which process did. The next checkpoint of job "
+            f"{manifest.job!r} has a place of its own"
         )
         return ForeignTokensError(msg)
     if found == manifest.attempt:

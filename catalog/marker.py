@@ -31,7 +31,8 @@ def read_marker(storage: Storage) -> Marker:
             data = stream.read(paths.MARKER_LIMIT_BYTES)
     except FileNotFoundError as error:
         msg = (
-            f"{storage.address} is no catalog, it has no {paths.MARKER}: check the path, or make one with holdfast.open(path, create=True)"
+            f"{storage.address} is not a catalog, it has no {paths.MARKER}: check the path, or make one with "
+            f"holdfast.open(path, create=True)"
         )
         raise NotFoundError(msg) from error
     try:
@@ -58,7 +59,7 @@ def _require_marker(marker: Marker) -> None:
         msg = "the catalog id is empty, or is not a line of text"
         raise ValueError(msg)
     if isinstance(version, bool) or not isinstance(version, int) or not paths.is_ledger(marker.ledger):
-        msg = "the format version is not a number, or the ledger's directory not one"
+        msg = "the format version is not a number, or the ledger's directory is not the name of one"
         raise ValueError(msg)
 
 

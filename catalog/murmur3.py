@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from holdfast.catalog.errors import UsageError
 
 SEED = 42
-_DIGITS_OF_A_LONG, _DIGITS_OF_A_DECIMAL = 18, 38  # of Spark's decimals
+_DIGITS_OF_A_LONG, _DIGITS_OF_A_DECIMAL = 18, 38  # as Spark's decimals have them
 
 Hashes = npt.NDArray[np.uint32]
 
@@ -48,7 +48,7 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-        if isinstance(column, pa.ChunkedArray):  # of no chunk, or of more than one array can hold
+        if isinstance(column, pa.ChunkedArray):  # it may have no chunk, or more than one array can hold
             column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 

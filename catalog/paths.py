@@ -64,7 +64,7 @@ class AttemptPath:
 class ChkPath:
     """A `chk-<n>` directory, its manifest, or a draft of that: belongs to the one attempt that has the job's checkpoint id n.
 
-    Nothing else in the directory does: it carries no token, and people leave notes and copies beside a manifest.
+    Nothing else in the directory does: it carries no token, and people leave notes and copies next to a manifest.
     """
 
     job_id: JobId
@@ -199,7 +199,7 @@ def parse(path: str) -> ParsedPath:
         return ForeignPath()
     if _LEDGER.fullmatch(parts[0]):
         return InternalPath()
-    # A draft of it, and whatever copies of it people keep beside it.
+    # A draft of it, and whatever copies of it people keep next to it.
     if len(parts) == 1 and (parts[0] == MARKER or parts[0].startswith(f"{MARKER}.")):
         return InternalPath()
     if parts[0] != JOBS or len(parts) < 3 or not _JOB.fullmatch(parts[1]):
@@ -238,7 +238,7 @@ def is_left_by_a_creation(path: str) -> bool:
 
 
 def attempt_directory(path: str) -> str | None:
-    """The directory of the same attempt that this file is in, which may go when it is empty; None where it is in none."""
+    """The directory of the same attempt that this file is in, which may be removed when it is empty; None where it is in none."""
     directory = path.rpartition("/")[0]
     return directory if isinstance(parse(directory), AttemptPath | ChkPath) else None
 

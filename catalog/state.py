@@ -85,7 +85,7 @@ class JobState:
     open_attempts: dict[AttemptToken, Attempt] = field(default_factory=dict)
     checkpoints: dict[CheckpointId, CheckpointRow] = field(default_factory=dict)
     live: dict[CheckpointId, CheckpointRow] = field(default_factory=dict)
-    last_committed_id: int = 0  # of the main line
+    last_committed_id: int = 0  # on the main line
     holds: set[tuple[CheckpointId, str]] = field(default_factory=set)
     savepoints: dict[str, AttemptToken] = field(default_factory=dict)  # every name ever taken
     owner_names: dict[str, AttemptToken] = field(default_factory=dict)  # every name ever taken

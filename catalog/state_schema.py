@@ -163,7 +163,7 @@ def _field(given: Any, where: str, depth: int) -> Field:
 def _require_collations(given: Any, texts: set[str], where: str) -> None:
     right = isinstance(given, Mapping) and given.keys() <= texts
     if not right or not all(isinstance(name, str) and _COLLATION.fullmatch(name) for name in given.values()):
-        _refuse(where, "collations of what is not a text, or of no name that Spark has")
+        _refuse(where, "a collation of something that is not a text, or one that Spark does not have")
 
 
 def _texts_in(found: Type, where: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""One transaction: decide against a snapshot, append through the handle of that snapshot, find it again, make it durable, then tell.
+"""One transaction: decide against a snapshot, append through the handle of that snapshot, find it again, make it durable, then return.
 
 The coordinator validates from memory: the compare-and-swap says when memory is stale, and then only the newer commits are replayed.
 After any exception, conflicts included, the own operation id is looked for before anything is said (a lost response or a failing
@@ -106,7 +106,7 @@ class Transactor:
                 if self._environment.monotonic_s() - began > WITHIN_S:
                     break
                 with self._ledger.turn():
-                    if race:  # in its own turn: nobody of this host goes between the reading and the commit
+                    if race:  # in its own turn: no other process of this host comes between the reading and the commit
                         self._catch_up()
                     try:
                         transaction = decide(self._state)
@@ -115,7 +115,8 @@ class Transactor:
                             raise
                         self._catch_up()
                         transaction = decide(self._state)
-                    if not transaction.facts:  # it already is so, by a commit whose writer may have died before it was durable
+                    # Nothing to commit: an earlier commit already says so. Sync it, because its writer may have died before doing so.
+                    if not transaction.facts:
                         self._make_durable()
                         return transaction.result
                     sent = self._send(transaction)
@@ -280,7 +281,7 @@ def _require_writable(failure: Exception | None) -> None:
 
 
 def _is_of(failure: Exception | None, codes: frozenset[int]) -> bool:
-    """Whether the operating system failed with one of these; delta-rs tells its number in the text alone."""
+    """Whether the operating system failed with one of these; delta-rs gives its number in the text alone."""
     if isinstance(failure, OSError) and failure.errno is not None:
         return failure.errno in codes
     return failure is not None and any(f"(os error {code})" in str(failure) for code in codes)

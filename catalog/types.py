@@ -52,7 +52,7 @@ class Status(StrEnum):
 class Role(StrEnum):
     """What the bytes of a chunk are to its state; `manifest` is a checkpoint's own `_metadata`.
 
-    A file of several row groups has a chunk for each, and one for its footer, which whoever reads one of them reads too.
+    A file of several row groups has a chunk for each, and one for its footer, which is read with any one of them.
     """
 
     BASE = "base"
@@ -131,7 +131,7 @@ class StateInfo:
     layers: int = 1
     rows: int | None = None  # None: not known, of a state with change sets
     total_bytes: int = 0
-    group_digests: str | None = None  # of each key group, for `changed-groups`; None: not computed
+    group_digests: str | None = None  # by key group, for `changed-groups`; None: not computed
 
     @property
     def key(self) -> tuple[str, str]:
@@ -173,8 +173,8 @@ class CheckpointMetrics:
     rows: int | None = None
     upload_ms: int = 0
     digest_ms: int = 0
-    sort_ms: int | None = None  # None: nothing was sorted by key group, or Spark did not tell
-    sync_ms: int | None = None  # while the store stood still for its snapshot. None: there was none, or nobody told
+    sort_ms: int | None = None  # None: nothing was sorted by key group, or Spark did not report it
+    sync_ms: int | None = None  # while the store stood still for its snapshot. None: there was none, or it was not reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ class OnEnd:
         known = [outcome.value for outcome in Outcome]
         given: object = self.drop  # a program without types gives anything
         if isinstance(given, str) or not isinstance(given, Collection) or not all(each in known for each in given):
-            msg = f"drop={self.drop!r} is no set of outcomes: give some of {', '.join(map(repr, known))}, as {{'finished'}}"
+            msg = f"drop={self.drop!r} is not a set of outcomes: pass some of {', '.join(map(repr, known))}, as {{'finished'}}"
             raise UsageError(msg)
         object.__setattr__(self, "drop", frozenset(map(Outcome, self.drop)))
 
@@ -227,7 +227,7 @@ class ChainLimit:
 
     def __post_init__(self) -> None:
         if not _is_number(self.change_sets, int) or not _is_number(self.share_of_base, int | float):
-            msg = f"{self} is no limit: give change_sets (whole) and share_of_base of 0 (no chains at all) or more"
+            msg = f"{self} is not a limit of chains: pass change_sets (whole) and share_of_base of 0 (no chains at all) or more"
             raise UsageError(msg)
 
 
@@ -244,7 +244,7 @@ class KeepLast:
     def __post_init__(self) -> None:
         if not _is_number(self.count, int) or self.count < 1:
             msg = (
-                f"KeepLast({self.count!r}) is not a retention policy: give a whole number of checkpoints, 1 or more, for the job continues "
+                f"KeepLast({self.count!r}) is not a retention policy: pass a whole number of checkpoints, 1 or more: the job continues "
                 "from the newest; or KeepAll()"
             )
             raise UsageError(msg)

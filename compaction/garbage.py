@@ -43,7 +43,7 @@ Line = tuple[JobId, AttemptToken | None]  # a job's main line, or one savepoint 
 
 @dataclass(slots=True)
 class References:
-    """Every file and handle of a catalog, beside its lifecycle state."""
+    """Every file and handle of a catalog, along with its lifecycle state."""
 
     state: CatalogState = field(default_factory=CatalogState)
     files: dict[FileId, f.FileWritten] = field(default_factory=dict)

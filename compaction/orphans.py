@@ -13,8 +13,8 @@ class Verdict(StrEnum):
     """What an object in storage is to the ledger."""
 
     KNOWN = "known"  # has a file row that is not gone
-    IN_FLIGHT = "in flight"  # of an open attempt
-    ORPHAN = "orphan"  # of an ended attempt, with no file row or a gone one
+    IN_FLIGHT = "in flight"  # its attempt is open
+    ORPHAN = "orphan"  # its attempt has ended, and it has no file row or a gone one
     FOREIGN = "foreign"  # not one of our names, or not the name that its attempt gives
     UNKNOWN_TOKEN = "unknown token"  # well-formed, but the ledger never knew it
     INTERNAL = "internal"  # the marker and the ledger itself
@@ -61,7 +61,7 @@ class OrphanRule:
 
 
 def _place_of(opened: f.AttemptOpened) -> tuple[CheckpointId | None, str | None]:
-    """What the paths of an attempt say beside its token: see `paths.AttemptPath`."""
+    """What the paths of an attempt say alongside its token: see `paths.AttemptPath`."""
     if opened.purpose is Purpose.SAVEPOINT:
         return None, paths.slug(str(opened.name))
     if opened.purpose is Purpose.OWNER:

@@ -102,7 +102,7 @@ class SqlQueries:
                 _require_all_rows(connection, ledger)
                 yield connection
             except duckdb.Error as error:
-                msg = f"the ledger {self.ledger_address} cannot be asked at version {version}: {error}; nothing was changed"
+                msg = f"the ledger {self.ledger_address} cannot be queried at version {version}: {error}; nothing was changed"
                 raise DamagedLedgerError(msg) from error
 
     def verified(self) -> DeltaLedger:

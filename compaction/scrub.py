@@ -1,9 +1,9 @@
 """Scrub: list a prefix of storage first, then read a ledger snapshot; what ended attempts left and no file row names is an orphan.
 
-The order makes it safe beside writers (I3, I4): an object that was listed has an attempt that was opened before, so a snapshot read after
-the listing knows it. What that snapshot says is made durable before a file goes because of it (I7). Foreign objects are reported and never
-touched, and what people copied or renamed is foreign. One well-formed token that the ledger never knew stops the scrub before any deletion:
-the ledger was probably restored from a backup, and the "orphans" may be the newer state.
+The order makes it safe alongside writers (I3, I4): an object that was listed has an attempt that was opened before, so a snapshot that is
+read after the listing knows it. What that snapshot says is made durable before a file is deleted because of it (I7). Foreign objects are
+reported and never touched, and what people copied or renamed is foreign. One well-formed token that the ledger never knew stops the scrub
+before any deletion: the ledger was probably restored from a backup, and the "orphans" may be the newer state.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

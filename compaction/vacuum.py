@@ -1,6 +1,6 @@
 """Vacuum: plan -> condemned, committed -> delete -> gone, committed. Needs no lock, no age limit, no conflict with writers.
 
-Garbage is stable (I2): a plan may come from any snapshot, however old, and run beside any other. A file is deleted only after its
+Garbage is stable (I2): a plan may come from any snapshot, however old, and run alongside any other. A file is deleted only after its
 condemnation is committed and durable (I3, I7), and called gone only after its deletion is confirmed (I6). A second vacuum picks up
 what a crashed one condemned.
 """

@@ -117,8 +117,8 @@ def main() -> None:
 def vacuum(path: str, *, dry_run: bool, as_json: bool) -> None:
     """Delete the files that no live or pinned checkpoint refers to.
 
-    Runs beside writers at any time; safe to interrupt and to repeat. What processes of this host that have died read, or took savepoints
-    of, is ended first.
+    Runs alongside writers at any time; safe to interrupt and to repeat. First it ends the readings and savepoints of processes of this
+    host that have died.
     """
     with open_catalog(path) as catalog, report.progress_bar("vacuum") as show:
         done = catalog.vacuum(dry_run=dry_run, progress=show)
@@ -133,7 +133,7 @@ def vacuum(path: str, *, dry_run: bool, as_json: bool) -> None:
 def scrub(path: str, *, dry_run: bool, as_json: bool) -> None:
     """Find and delete what killed or aborted attempts left in storage.
 
-    Lists all of storage. Foreign files are reported and never touched.
+    Lists all of storage. Foreign files are reported, and never touched.
     """
     with open_catalog(path) as catalog, report.progress_bar("scrub") as show:
         done = catalog.scrub(dry_run=dry_run, progress=show)
@@ -154,11 +154,11 @@ def verify(path: str, *, as_json: bool) -> None:
 
 @main.command()
 @PATH
-@click.option("--job", help="Only those of this job.")
-@click.option("--all", "also_dropped", is_flag=True, help="Dropped ones too.")
+@click.option("--job", help="Only checkpoints of this job.")
+@click.option("--all", "also_dropped", is_flag=True, help="Include dropped ones.")
 @JSON
 def checkpoints(path: str, *, job: str | None, also_dropped: bool, as_json: bool) -> None:
-    """List the checkpoints: what each cost, what it carried, and how far the job was."""
+    """List the checkpoints: what each cost, what it carried over, and how far the job was."""
     with open_catalog(path) as catalog:
         if job is not None:
             _require_job(catalog, job)
@@ -180,7 +180,7 @@ def jobs(path: str, *, as_json: bool) -> None:
 @click.argument("query")
 @JSON
 def sql(path: str, query: str, *, as_json: bool) -> None:
-    """Ask the catalog's views by SQL (DuckDB): one SELECT, EXPLAIN, DESCRIBE or SHOW; nothing is written, anywhere.
+    """Query the catalog's views in SQL (DuckDB): one SELECT, EXPLAIN, DESCRIBE or SHOW; nothing is written, anywhere.
 
     Views: jobs, attempts, checkpoints, states, handles, files, checkpoint_files, holds, readers, unreferenced_files, ack_metrics,
     maintenance_runs, owners.
@@ -196,8 +196,10 @@ def sql(path: str, query: str, *, as_json: bool) -> None:
 @click.option("--reason", default="dropped by an operator", show_default=True, help="Kept with the checkpoint.")
 @JSON
 def drop(path: str, job: str, checkpoint_id: int, *, reason: str, as_json: bool) -> None:
-    """Drop checkpoint N of JOB: no longer live, its files go with the next vacuum. Refused for the head, while held, and for a savepoint
-    (`dispose`)."""
+    """Drop checkpoint N of JOB: it is no longer live, and the next vacuum deletes its files.
+
+    Refused for the head, for a checkpoint that is held, and for a savepoint (`dispose`).
+    """
     _change(path, lambda c: c.drop(job, checkpoint_id, reason), f"dropped checkpoint {checkpoint_id} of job {job!r}", as_json=as_json)
 
 
@@ -211,7 +213,7 @@ def drop(path: str, job: str, checkpoint_id: int, *, reason: str, as_json: bool)
 def hold(path: str, job: str, checkpoint_id: int, name: str, *, note: str | None, as_json: bool) -> None:
     """Keep checkpoint N of JOB from retention and drop, until `unhold` with the same NAME."""
     if not name.strip():
-        msg = "the hold needs a name: it tells whoever finds the checkpoint held why it is, and `unhold` takes it"
+        msg = "the hold needs a name: it says why the checkpoint is held, and `unhold` takes it"
         raise UsageError(msg)
     told = f"checkpoint {checkpoint_id} of job {job!r} is held as {name!r}"
     _change(path, lambda c: c.hold(job, checkpoint_id, name, note), told, as_json=as_json)
@@ -236,8 +238,10 @@ def unhold(path: str, job: str, checkpoint_id: int, name: str, *, as_json: bool)
 @click.option("--reason", default="killed by an operator", show_default=True, help="Kept with the attempt.")
 @JSON
 def kill(path: str, job: str, attempt: str, *, reason: str, as_json: bool) -> None:
-    """End an open ATTEMPT of JOB whose process seems gone. A wrong guess is safe: its commit then fails. Refused for an owner of files
-    (`release`)."""
+    """End an open ATTEMPT of JOB whose process seems gone.
+
+    A wrong guess is safe: its commit then fails. Refused for an owner of files (`release`).
+    """
     _change(path, lambda c: c.kill(job, attempt, reason), f"killed attempt {attempt} of job {job!r}", as_json=as_json)
 
 
@@ -246,7 +250,7 @@ def kill(path: str, job: str, attempt: str, *, reason: str, as_json: bool) -> No
 @click.option("--end-dead", is_flag=True, help="End the readings and savepoints of processes of this host that have died, as vacuum does.")
 @JSON
 def readers(path: str, *, end_dead: bool, as_json: bool) -> None:
-    """Who reads which checkpoint, and since when: what is read stays, files and all."""
+    """List the readers: which checkpoint each one reads, and since when. What is being read stays, files and all."""
     with open_catalog(path) as catalog:
         if end_dead:
             ended = catalog.end_dead_readers()
@@ -259,7 +263,7 @@ def readers(path: str, *, end_dead: bool, as_json: bool) -> None:
 @PATH
 @JSON
 def owners(path: str, *, as_json: bool) -> None:
-    """Who owns files that no cleaner may take, of which job, since when, and how much: owners that have not been released.
+    """List the owners of files that no cleaner may take: of which job, since when, and how much, until they are released.
 
     Files that no checkpoint has ever referred to are not counted: the ledger does not know of them.
     """
@@ -275,7 +279,7 @@ def owners(path: str, *, as_json: bool) -> None:
 def release(path: str, job: str, owner: str, *, as_json: bool) -> None:
     """Release OWNER of JOB, whose task is gone for good.
 
-    Its files go once no live or pinned checkpoint has them. A wrong guess is not safe: a living task loses what no checkpoint has.
+    Its files are deleted once no live or pinned checkpoint has them. A wrong guess is not safe: a living task loses what no checkpoint has.
     """
     _change(path, lambda c: c.release(job, owner), f"released owner {owner!r} of job {job!r}", as_json=as_json)
 
@@ -284,14 +288,14 @@ def release(path: str, job: str, owner: str, *, as_json: bool) -> None:
 @PATH
 @click.argument("job")
 @click.argument("name")
-@click.option("--checkpoint", "checkpoint_id", metavar="N", type=int, help="Of this checkpoint; of the head if not given.")
+@click.option("--checkpoint", "checkpoint_id", metavar="N", type=int, help="The checkpoint to take it of; the head if not given.")
 @click.option("--target", help="A directory outside the catalog, in which the savepoint gets a directory of its own.")
 @JSON
 def savepoint(path: str, job: str, name: str, *, checkpoint_id: int | None, target: str | None, as_json: bool) -> None:
-    """Take a savepoint NAME of JOB: self-contained, and never removed but by `dispose`.
+    """Take a savepoint NAME of JOB: self-contained, and only ever removed by `dispose`.
 
-    A state that is a DataFrame is written anew by Spark, which is not here: then nothing is begun, and a program or notebook takes it, by
-    `catalog.savepoint(..., spark=...)`.
+    A state that is a DataFrame has to be written again by Spark, which this command does not start: then nothing is begun. Take such a
+    savepoint in a program or notebook, with `catalog.savepoint(..., spark=...)`.
     """
     with open_catalog(path) as catalog:
         taken = catalog.savepoint(job, name, checkpoint_id=checkpoint_id, target=target)
@@ -306,10 +310,10 @@ def savepoint(path: str, job: str, name: str, *, checkpoint_id: int | None, targ
 @click.argument("name")
 @JSON
 def dispose(path: str, job: str, name: str, *, as_json: bool) -> None:
-    """Drop savepoint NAME of JOB, and say what was found of it.
+    """Drop savepoint NAME of JOB, and report what was found of it.
 
-    The files of one in the catalog go with the next vacuum. One outside the catalog is deleted at once; if it is gone, it is dropped all
-    the same.
+    The files of a savepoint in the catalog are deleted by the next vacuum. One outside the catalog is deleted at once; if it is missing, it
+    is dropped all the same.
     """
     with open_catalog(path) as catalog:
         disposal = catalog.dispose(job, name)
@@ -335,16 +339,16 @@ def export(path: str, job: str, checkpoint_id: int, target: str, *, as_json: boo
     type=click.Path(path_type=Path, file_okay=False),
     default="demo-output",
     show_default=True,
-    help="Where to work; a demo of before is replaced.",
+    help="Where to work; an earlier demo there is replaced.",
 )
 @click.option("--streaming", is_flag=True, help="The flights as a stream, with the state in RocksDB inside the executors.")
-@click.option("--seed", type=int, help="With --streaming: kill at the places of a run that told this seed.")
+@click.option("--seed", type=int, help="With --streaming: kill at the same places as the run that printed this seed.")
 @JSON
 def demo(directory: Path, *, streaming: bool, seed: int | None, as_json: bool) -> None:
-    """A Spark job over a year of flights: killed three times, resumed, cleaned up beside it, and compared with a plain aggregation.
+    """A Spark job over a year of flights: killed three times, resumed, cleaned up while it runs, and compared with a plain aggregation.
 
     With --streaming, driver and executors are killed at random, and the state is compared with a batch run.
-    Needs Java 17 and holdfast[demo]. Takes some minutes on two cores. The catalog stays, to look around in it, until the next demo.
+    Needs Java 17 and holdfast[demo]. Takes a few minutes on two cores. The catalog stays until the next demo, to look around in it.
     """
     from holdfast.demo import command
     from holdfast.demo.stream import command as stream_command
@@ -368,7 +372,7 @@ def _require_job(catalog: "Catalog", job: str) -> None:
 
 
 def _print_query(catalog: "Catalog", query: str, values: list[Any], *, as_json: bool, empty: str | None = None) -> None:
-    """The answer as a table; where it has no rows, people are told by `empty`, and without it by the columns and a line that says so."""
+    """The answer as a table; if it has no rows, `empty` says so, and without it the columns and a line that says so."""
     columns, rows = report.ask(catalog, query, values)
     nothing = [] if rows else [empty or "no rows"]
     table = [] if nothing and empty else report.table_lines(columns, rows)

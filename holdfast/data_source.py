@@ -1,6 +1,6 @@
-"""`spark.read.format("holdfast")` and `df.write.format("holdfast")`: thin facades for who has SQL, as a Python data source.
+"""`spark.read.format("holdfast")` and `df.write.format("holdfast")`: thin facades for users of SQL, as a Python data source.
 
-Spark makes a source anew for each planning, in Python processes of its own on the driver's host, and pickles readers and writers to its
+Spark makes a new source for each planning, in Python processes of its own on the driver's host, and pickles readers and writers to its
 executors. So nothing here holds a session, a lock or a pin. Rows go through Python, as Arrow batches: `Checkpoint.read`, which gives the
 files to Spark's own reader, is faster, and prunes columns.
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 READ_OPTIONS = ("path", "job", "checkpoint", "state")
 WRITE_OPTIONS = ("path", "job", "state", "key")
 OPTIONAL = frozenset({"checkpoint", "key"})
-PARTITION_BYTES = 64 * 1024 * 1024  # of a state with change sets, which is read by key groups
+PARTITION_BYTES = 64 * 1024 * 1024  # for a state with change sets, which is read by key groups
 BATCH_ROWS = 100_000
 
 
@@ -225,7 +225,7 @@ def _options(given: Mapping[str, str], known: Sequence[str], what: str) -> dict[
     missing = [name for name in known if not options.get(name) and name not in OPTIONAL]
     unknown = sorted(options.keys() - set(known))
     if missing or unknown:
-        told = "; ".join([*(f"there is no {name!r}" for name in missing), *(f"{name!r} is none" for name in unknown)])
+        told = "; ".join([*(f"there is no {name!r}" for name in missing), *(f"{name!r} is not one" for name in unknown)])
         free = " and ".join(name for name in known if name in OPTIONAL)
         msg = f"options to {what} by format('holdfast'): {told}. They are {', '.join(known)} ({free} may be left out)"
         raise UsageError(msg)
@@ -236,6 +236,6 @@ def _number(text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isdecimal():
-        msg = f"checkpoint={text!r} is no number of a checkpoint: give one, or leave the option out for the head"
+        msg = f"checkpoint={text!r} is not the number of a checkpoint: give one, or leave the option out for the head"
         raise UsageError(msg)
     return int(text)

@@ -75,15 +75,15 @@ def open_write(path: str, job: str, state: str, key: Sequence[str], schema: Stru
 
 
 def _require_hashes(schema: StructType, state: str, key: Sequence[str]) -> None:
-    """Raises UsageError for a key whose groups the tasks could not tell: they have no JVM."""
+    """Raises UsageError for a key whose groups the tasks could not compute: they have no JVM."""
     types = to_arrow_schema(schema, timezone="UTC")
     for name in key:
         try:
             hash_columns([pa.array([], types.field(name).type)])
         except UsageError as error:
             msg = (
-                f"state {state!r}: key column {name!r} has the type {schema[name].dataType.simpleString()}, whose key groups Spark alone "
-                "computes: cast it, to a string say, or write by checkpoint.write in the job's program; nothing was started"
+                f"state {state!r}: key column {name!r} has the type {schema[name].dataType.simpleString()}, whose key groups only Spark "
+                "computes: cast it, for example to a string, or write by checkpoint.write in the job's program; nothing was started"
             )
             raise UsageError(msg) from error
 
@@ -95,7 +95,7 @@ def _start(state: CatalogState, job_id: JobId, token: AttemptToken) -> Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
-    """One state of one attempt. Picklable, so that each process goes on with the same attempt."""
+    """One state of one attempt. Picklable, so that each process continues the same attempt."""
 
     storage: Storage
     opened: AttemptOpened
@@ -168,7 +168,7 @@ class SourceWriter(DataSourceArrowWriter):
         attempt = self._write.attempt(transactor)
         context = attempt.context(self._write.state, self._write.key)
         attempt.take(self._write.written(context, acks_for(reports, context, upload_ms=0)), context)
-        # Nobody goes on from here in this process; and what the job keeps is for its own program to say.
+        # Nothing continues from here in this process; and what the job keeps is for its own program to say.
         try:
             content = attempt.acknowledged()
             manifest = attempt.write_manifest(content)
@@ -205,7 +205,8 @@ class SourceWriter(DataSourceArrowWriter):
         found = sum(report.rows for report in reports)
         if untold or given != found:
             msg = (
-                f"state {self._write.state!r}, attempt {self._write.opened.attempt}: {untold} of {len(messages)} partitions told nothing, "
+                f"state {self._write.state!r}, attempt {self._write.opened.attempt}: {untold} of {len(messages)} "
+                f"partitions reported nothing, "
                 f"the others were given {given} rows, and their files hold {found}: the write is incomplete, and nothing was committed; "
                 "write again"
             )
@@ -214,5 +215,5 @@ class SourceWriter(DataSourceArrowWriter):
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[FileReport]:
-    """The files of the partitions that told of one; of a partition without rows there is none."""
+    """The files of the partitions that reported one; a partition without rows has none."""
     return [message.report for message in messages if isinstance(message, Uploaded) and message.report is not None]

@@ -199,7 +199,7 @@ class Catalog:
     def end_dead_readers(self) -> list[str]:
         """End what processes of this host pinned for reading, or for taking a savepoint, and did not end before they died; the attempts.
 
-        `vacuum` does so first. Who reads what, since when, is the view `readers`. Of another host (or container) nobody here can tell:
+        `vacuum` does so first. The view `readers` lists readings. For another host (or container) this cannot be known:
         `kill` ends its attempt by its token.
         """
         return [str(token) for token in self._pins.end_dead()]
@@ -227,7 +227,7 @@ class Catalog:
         self._transactor.run(lambda state: checkpoints.unhold(state, find(state), name))
 
     def drop(self, job: str, checkpoint_id: int, reason: str = "dropped by an operator") -> None:
-        """The checkpoint is no longer live; its files go with the next vacuum unless others refer to them.
+        """The checkpoint is no longer live; its files are deleted by the next vacuum unless others refer to them.
 
         Raises RefusedError for a held checkpoint, for the head and for a savepoint (`dispose`), NotFoundError for one that does not exist,
         UsageError for a reason that is not a line of printable text.
@@ -249,9 +249,9 @@ class Catalog:
     # ---- files of tasks ----------------------------------------------------------------------------------------------
 
     def own(self, job: str, owner: str) -> Owner:
-        """Open an owner of files, by a name of the job's tasks; or go on with it, if it is open: a task that was started again does.
+        """Open an owner of files, by a name of the job's tasks; or continue with it, if it is open: a task that was started again does.
 
-        It goes on whatever becomes of the process that opened it, of coordinators and of checkpoints, until it is released.
+        It stays open whatever becomes of the process that opened it, of coordinators and of checkpoints, until it is released.
         Raises:
             NotFoundError: there is no such job.
             AlreadyExistsError: the job had an owner of this name, which was released: names never come back.
@@ -262,8 +262,8 @@ class Catalog:
         """Say that the owner needs these files no more; without `files`, that it needs none, and ends. Called by the task that owns them,
         wherever it runs; by an operator, for a task that is gone for good.
 
-        A file goes when it is released and no live or pinned checkpoint has it. A checkpoint in the making that has just begun to refer to
-        it is aborted. Releasing again does nothing.
+        A file is deleted when it is released and no live or pinned checkpoint has it. A checkpoint in the making that has just begun to
+        refer to it is aborted. Releasing again does nothing.
         Raises:
             NotFoundError: the job never had such an owner.
             RefusedError: a file is not one that this owner wrote; nothing was released.
@@ -314,10 +314,10 @@ class Catalog:
         return open_committed(self._storage, writer.take(ref, name, None if target is None else open_storage(target)))
 
     def dispose(self, job: str, name: str) -> Disposal:
-        """Drop a savepoint by its name: the one way it goes. In the catalog its files go with the next vacuum, outside of it here and now.
+        """Drop a savepoint by its name: the only way to remove one. Its files in the catalog are deleted by the next vacuum, others now.
 
         Outside, what its manifest names is deleted; where that is damaged or lost, what lies under the savepoint's own names (`data/` and
-        `_metadata`); where nothing is, it is dropped all the same. What was found is told. A second call deletes what the first left.
+        `_metadata`); where nothing is, it is dropped anyway. The result says what was found. A second call deletes what the first left.
         Raises:
             NotFoundError: the job has no savepoint of this name (or it was tried and aborted, or is being taken).
             RefusedError: it is held; or it lies outside and is there, and an open attempt reads it.
@@ -354,7 +354,7 @@ class Catalog:
         return require_unneeded(plan_vacuum(self._queries.garbage()), self._transactor, self._storage)
 
     def vacuum(self, *, dry_run: bool = False, progress: Progress | None = None) -> VacuumReport:
-        """Delete what no live or pinned checkpoint refers to. Runs beside writers; safe to interrupt and to repeat.
+        """Delete what no live or pinned checkpoint refers to. Runs alongside writers; safe to interrupt and to repeat.
 
         Before, it ends what dead processes of this host have open (`end_dead_readers`). With `dry_run` nothing is changed, and the report's
         plan is the one that would run with those still open.
@@ -432,7 +432,7 @@ class Catalog:
 
     def duckdb(self) -> "duckdb.DuckDBPyConnection":
         """A connection with the views of the catalog at its newest version, in which the ledger is read-only. Below a tail that a loss of
-        power has torn, and nobody has mended, it stays at the version below that.
+        power has torn, and no commit has mended, it stays at the version below that.
 
         It can open the files of this catalog and no others, and no extension: what is to be joined with other data comes in by
         `connection.register(name, table)`, and results go out as DataFrames or Arrow.

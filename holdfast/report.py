@@ -93,7 +93,7 @@ def ask(catalog: "Catalog", query: str, values: Sequence[Any] = ()) -> tuple[lis
 
 
 def is_interrupt(error: Exception) -> bool:
-    """Whether this is how DuckDB tells of a Ctrl-C that came while it ran a query."""
+    """Whether this is how DuckDB reports a Ctrl-C that came while it ran a query."""
     return isinstance(error, RuntimeError) and str(error) == "Query interrupted"
 
 
@@ -139,7 +139,7 @@ def disposal_lines(disposal: "Disposal", job: str) -> Iterator[str]:
     yield f"disposed of savepoint {disposal.name!r} of job {job!r}"
     what = f"deleted {counted(disposal.deleted_files, 'file')} in {disposal.path}"
     yield {
-        Found.IN_CATALOG: f"its files in {disposal.path} go with the next vacuum",
+        Found.IN_CATALOG: f"its files in {disposal.path} are deleted by the next vacuum",
         Found.WHOLE: what,
         Found.DAMAGED: f"its _metadata was lost or damaged: {what}, all that was under the savepoint's own names",
         Found.ABSENT: f"nothing was at {disposal.path}: it had been deleted or moved; what was moved is left to you",

@@ -43,29 +43,29 @@ def foreach_batch(job: Checkpointing, update: Update) -> "Callable[[DataFrame, i
     """A function for `writeStream.foreachBatch`: `update(checkpoint, batch, batch_id)` writes the state with the batch in it.
 
     Each micro-batch is one checkpoint, whose progress has the ids of batch and query. Of one query each batch is in the state exactly once,
-    however often driver, query and batch fail and begin again: a batch is passed over if the checkpoint that the job goes on from has it,
+    however often driver, query and batch fail and begin again: a batch is passed over if the checkpoint that the job continues from has it,
     and refused if that lacks one before it. The first batch (0) of a query is written on any state that has none of its batches.
-    For `update`, `job.latest()` is the state without the batch. What it does beside the checkpoint may happen more than once.
+    For `update`, `job.latest()` is the state without the batch. What it does apart from the checkpoint may happen more than once.
     Raises UsageError for what is no job or no function, and on a client of Spark Connect, whose server would run the function in a process
     of its own; RefusedError for a job that tolerates failed checkpoints, for a batch whose checkpoint failed must come again.
     In Spark, as the cause of a StreamingQueryException, the function raises what `job.checkpoint` does, and
-        RefusedError: batches before this one are not in the state, or that cannot be told, for somebody else wrote the job's last
+        RefusedError: batches before this one are not in the state, or that cannot be known, because somebody else wrote the job's last
             checkpoint: job and checkpointLocation do not belong together. Nothing was written.
-        UsageError: the batch is of no query that can be told (called by hand, or in another thread).
+        UsageError: the batch's query cannot be identified (called by hand, or in another thread).
     """
     from pyspark.sql.utils import is_remote
 
     _require_usable(job, update)
     if is_remote():
         msg = (
-            "foreach_batch is not to be had on Spark Connect: its server would run the function in a process of its own, without the job's "
+            "foreach_batch is not available on Spark Connect: its server would run the function in a process of its own, without the job's "
             "coordinator. Run the query in a classic session, SparkSession.builder.master(...), in the program that coordinates the job"
         )
         raise UsageError(msg)
     if job.tolerated_failures:
         msg = (
             f"the job tolerates {job.tolerated_failures} failed checkpoints in a row, and a micro-batch whose checkpoint failed would be "
-            "lost: coordinate it with tolerated_failures=0; Spark brings a batch that failed again"
+            "lost: coordinate it with tolerated_failures=0; Spark sends a batch that failed again"
         )
         raise RefusedError(msg)
     return _EachBatch(job, update)
@@ -120,7 +120,7 @@ def _last_batch(latest: "Checkpoint | None", query_id: str) -> int:
     if isinstance(last, bool) or not isinstance(last, int):
         msg = (
             f"checkpoint {latest.checkpoint_id} of job {latest.job!r} has a progress of the streaming query {query_id} whose {BATCH_ID!r} "
-            f"is {last!r}, no number of a batch. Nothing was written: {_say_so(query_id, '<the last batch it has>')}"
+            f"is {last!r}, which is not the number of a batch. Nothing was written: {_say_so(query_id, '<the last batch it has>')}"
         )
         raise RefusedError(msg)
     return last
@@ -143,7 +143,7 @@ def _gap(latest: "Checkpoint | None", query_id: str, batch_id: int, last_batch: 
     has = "" if latest is None else " has none of its batches" if last_batch < 0 else f" has its batches up to {last_batch}"
     return (
         f"batch {batch_id} of the streaming query {query_id} cannot be written: {state}{has}. The query's checkpointLocation and the job "
-        "do not belong together: one of them was rolled back, lost or begun anew, or somebody else wrote the job's last checkpoint. "
+        "do not belong together: one of them was rolled back, lost or begun again, or somebody else wrote the job's last checkpoint. "
         "Nothing was written: bring back the one that fits, or give the query a new location and a source that begins where the state "
         f"ends. If the state has all batches before this one, {_say_so(query_id, batch_id - 1)}"
     )
@@ -154,8 +154,8 @@ def _query_of(batch: "DataFrame", batch_id: int) -> str:
     query_id = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
     if not query_id:
         msg = (
-            f"batch {batch_id} is of no streaming query that can be told: give the function of foreach_batch to writeStream.foreachBatch "
-            "of a classic (not Connect) session, and call it on no thread of your own. Nothing was written"
+            f"the streaming query of batch {batch_id} cannot be identified: pass the function of foreach_batch to writeStream.foreachBatch "
+            "of a classic (not Connect) session, and do not call it on a thread of your own. Nothing was written"
         )
         raise UsageError(msg)
     return str(query_id)

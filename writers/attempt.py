@@ -80,7 +80,7 @@ class OpenAttempt:
         self._watch: AttemptWatch | None = None
         self._manifest_file: StoredFile | None = None
         self._not_durable: Exception | None = None  # after this nothing of the attempt is believed
-        self._own_error: Exception | None = None  # what a write, or the commit, was last told as
+        self._own_error: Exception | None = None  # what a write, or the commit, last raised
 
     @property
     def checkpoint_id(self) -> CheckpointId:
@@ -110,7 +110,7 @@ class OpenAttempt:
     def step(self, what: str) -> Iterator[None]:
         """A step of the attempt: if that has ended meanwhile, it fails with AttemptEndedError, whatever it raised itself (its cause).
 
-        An error of storage or of the engine whose remedy is known is told with that. `what` is done, in words. After a step that could
+        An error of storage or of the engine whose remedy is known is raised with it. `what` is done, in words. After a step that could
         not make durable what it wrote, every other fails as it did: the next sync of the same bytes would succeed, whatever became of them.
         """
         try:
@@ -135,7 +135,7 @@ class OpenAttempt:
         return error is self._own_error
 
     def close(self) -> None:
-        """After this nothing can be written: it would be lost without a word."""
+        """After this nothing can be written: it would be silently lost."""
         self._sealed = True
         for shares in self._directories.values():
             shares.cancel()
@@ -187,7 +187,7 @@ class OpenAttempt:
     def require_there(self, manifest: Manifest, may_commit: Callable[[], object]) -> None:
         """Look at every file that the manifest refers to and the parent has not: it is where this process sees the catalog.
 
-        `may_commit` raises where the ledger's rules forbid the commit: that is why cleanup may have taken a file, and is told instead.
+        `may_commit` raises where the ledger's rules forbid the commit: that is why cleanup may have taken a file, and is raised instead.
         Raises UnsafeSettingsError: a host has written to another file system.
         """
         before = self.parent.files if self.parent else {}
@@ -202,7 +202,7 @@ class OpenAttempt:
             names = ", ".join(repr(state) for _, state in sorted(self._unfinished))
             msg = (
                 f"{self.label} cannot be committed: the write of {names} failed, and the "
-                "older state would be carried in its place; write it again within the block, or remove it"
+                "older state would be carried instead; write it again within the block, or remove it"
             )
             raise RefusedError(msg)
 
@@ -320,7 +320,7 @@ def require_state_name(state: object) -> None:
 def _names(key: object) -> tuple[str, ...]:
     if isinstance(key, str):
         return (key,)
-    if not isinstance(key, Sequence) or not all(isinstance(name, str) for name in key):  # of a set, the order would change
-        msg = f"key={key!r} is no list of key columns: give their names, as key=['id']"
+    if not isinstance(key, Sequence) or not all(isinstance(name, str) for name in key):  # a set has no order that stays
+        msg = f"key={key!r} is not a list of key columns: pass their names, as key=['id']"
         raise UsageError(msg)
     return tuple(key)

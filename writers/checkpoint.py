@@ -72,7 +72,7 @@ class Checkpoint:
 
     @property
     def properties(self) -> CheckpointProperties:
-        """What the checkpoint is, as the view `checkpoints` tells it."""
+        """What the checkpoint is, as the view `checkpoints` has it."""
         return self.manifest.properties
 
     @property
@@ -177,7 +177,7 @@ class Checkpoint:
         if self._pin is None:
             why = (
                 "this reader had not pinned it: it may not write to the ledger, or had no room to, or it was latest() of a coordinator "
-                "that has gone on"
+                "that has committed since"
             )
         elif self._pin.is_open:
             why = "this reader's pin was ended by somebody else (kill, or readers --end-dead)"
@@ -278,7 +278,7 @@ class Checkpoint:
 
 
 def open_committed(storage: Storage, fact: CheckpointCommitted, pin: ReaderPin | None = None, is_kept: IsKept | None = None) -> Checkpoint:
-    """A committed checkpoint or savepoint for reading. With `is_kept`, one that was dropped meanwhile is told as such, now and later.
+    """A committed checkpoint or savepoint for reading. With `is_kept`, one that was dropped meanwhile is reported as such, now and later.
 
     Raises DamagedFileError, RefusedError.
     """

@@ -1,4 +1,4 @@
-"""What `job.checkpoint(...)` gives: a block that `with` opens and ends, and that says so to who takes it for the writer itself."""
+"""What `job.checkpoint(...)` returns: a block that `with` opens and ends, and that says so when it is used as the writer itself."""
 
 from contextlib import AbstractContextManager
 from types import TracebackType

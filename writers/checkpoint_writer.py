@@ -81,7 +81,7 @@ class CheckpointWriter:
             StorageFullError, ReadOnlyError: a disk is full, or may not be written to, here or on an executor.
         """
         if mode not in get_args(Mode):
-            msg = f"mode={mode!r} is no way to write a state: give 'full' or 'changed-groups'"
+            msg = f"mode={mode!r} is not a way to write a state: pass 'full' or 'changed-groups'"
             raise UsageError(msg)
         with self._attempt.writing(state, key) as context:
             if mode == "full":
@@ -98,12 +98,12 @@ class CheckpointWriter:
 
         `upserts` have the state's columns, in any order, and may have more: with the first row of such, the state has these too, null in
         its older rows. Of `deletes` only the key columns count, and deleting what is not there is nothing. The changes lie above the state
-        as the parent has it; where the job's `ChainLimit` would be passed, the whole state is read and written anew. Without such a state
+        as the parent has it; where the job's `ChainLimit` would be passed, the whole state is read and written again. Without such a state
         in the parent, the upserts are the state, and `key` says which columns tell its rows apart; later it may be left out.
         Raises:
             UsageError: a column of the state is missing or of another type, the key is given and not the state's (says which), a key
-                is there twice in this call (names it), or the state is already written or removed in this checkpoint.
-            DamagedFileError: the state was to be written anew, and a file of it is damaged.
+                appears twice in this call (names it), or the state is already written or removed in this checkpoint.
+            DamagedFileError: the state was to be written again, and a file of it is damaged.
         """
         with self._attempt.writing(state, key) as context:
             self._attempt.take(
@@ -121,7 +121,7 @@ class CheckpointWriter:
         """Refer to these files of an owner, in this order, as the state of the owner's name. Nothing is uploaded: they are durable.
 
         They stay while a live or pinned checkpoint has them, and until their owner releases them. Files that the parent has in this state
-        may be among them, whoever wrote them. The commit requires that the others are still unreleased.
+        may be among them, whichever task wrote them. The commit requires that the others are still unreleased.
         Raises:
             UsageError: this is no owner, these are no files of owners, or two have one name.
             RefusedError: a file is another owner's, the owner is another job's, or the state is already written in this checkpoint.
@@ -180,7 +180,7 @@ class CheckpointWriter:
         shares = self._attempt.shares_of(state)
         if shares is None:
             msg = (
-                f"{self._attempt.label} waits for no directories of state {state!r}: call "
+                f"{self._attempt.label} is not waiting for directories of state {state!r}: call "
                 "checkpoint.directories(...) first, and acknowledge within the same block"
             )
             raise UsageError(msg)

@@ -107,7 +107,7 @@ class Coordinator:
     def checkpoint(self, progress: Mapping[str, Any] | None = None) -> CheckpointBlock:
         """Write one checkpoint: committed when the block ends, aborted when it raises.
 
-        With `checkpoint_timeout_s` the attempt is ended in the ledger once the block has run for so long, though the block goes on: its
+        With `checkpoint_timeout_s` the attempt is ended in the ledger once the block has run for that long, though the block continues: its
         next step raises AttemptEndedError. With `tolerated_failures`, so many checkpoints in a row may fail by such an end, a kill, a lost
         race, or a failure of storage or of an upload: the block then raises nothing, `result` is None and `failure` is the error. The next
         one is again on the last that was committed, so that its changes must be all since then.
@@ -173,7 +173,7 @@ class Coordinator:
         spark: "SparkSession | None" = None,
         stores: Mapping[str, StoreAdapter] | None = None,
     ) -> Checkpoint:
-        """A savepoint of the latest checkpoint: in the catalog, or in a directory of its own within `target`. Checkpoints may go on.
+        """A savepoint of the latest checkpoint: in the catalog, or in a directory of its own within `target`. Checkpoints may continue.
 
         States that are DataFrames are read with `spark`, or the active session. `stores` are adapters of embedded stores by their states,
         which then have the canonical format, as rows that can be rescaled; a state without one is copied as the directories that it is.

@@ -1,4 +1,4 @@
-"""What a failed write or reading means, told without Spark: whoever coordinates a job of bytes alone needs no pyspark.
+"""What a failed write or reading means, explained without Spark: a job of bytes alone needs no pyspark.
 
 What goes wrong in a task comes to the driver as text: of Java, or of a Python traceback. Here are the few texts whose remedy is known; any
 other error comes out as it is.
@@ -26,7 +26,7 @@ from holdfast.catalog.errors import (
 )
 from holdfast.catalog.texts import escaped
 
-# Of a query that is wrong, or met a value that it cannot take: it fails again whatever becomes of its tasks.
+# The query is wrong, or met a value that it cannot take: it fails again whatever becomes of its tasks.
 WRONG_QUERY = frozenset(
     {"AnalysisException", "ParseException", "ArithmeticException", "ArrayIndexOutOfBoundsException", "DateTimeException"}
     | {"IllegalArgumentException", "NumberFormatException", "UnsupportedOperationException", "SparkNoSuchElementException"}
@@ -39,7 +39,7 @@ _FRAME = re.compile(r'File "([^"<]+)", line')
 _MACHINERY = re.compile(
     r"(?:^|/)(?:holdfast/(?:catalog|writers)/|pyspark/(?:cloudpickle/|sql/|(?:daemon|worker\w*|serializers|util|shuffle)\.py))"
 )
-# Tasks of before errors showed themselves as `holdfast.X` tell the module that defines them.
+# Older tasks name the module that defines an error, newer ones say `holdfast.X`.
 _OWN_ERROR = re.compile(r"(?:^|PythonException: )holdfast\.(?:catalog\.errors\.)?([A-Z]\w*Error): (.*)", re.MULTILINE)
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -48,14 +48,14 @@ NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """A text, whose lines tell the case, and what it means."""
+    """A text, one line of which states the case, and what it means."""
 
     text: re.Pattern[str]
     kind: type[HoldfastError]
     what: str
     remedy: str
-    is_setup: bool = False  # of Python: only where the machinery failed, not a function that it ran
-    only_of_catalog: bool = False  # of other paths it means something else: the plan may read what it may not read
+    is_setup: bool = False  # a failure of Python counts only where the machinery failed, not a function that it ran
+    only_of_catalog: bool = False  # for other paths it means something else: the plan may read what it may not read
 
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -80,7 +80,7 @@ _MEANINGS = (
         EngineSetupError,
         "the Python that the executors start cannot run the tasks",
         f"Install holdfast, with its extra 'spark', in one Python {_PYTHON} on every host, and name that interpreter before the session "
-        "starts: the environment variable PYSPARK_PYTHON, or the setting spark.pyspark.python; of a local session, sys.executable",
+        "starts: the environment variable PYSPARK_PYTHON, or the setting spark.pyspark.python; for a local session, sys.executable",
         is_setup=True,
     ),
     _Meaning(
@@ -110,13 +110,13 @@ def explained(error: Exception, what: str, address: str) -> Exception:
 
 
 def is_failed_sync(error: BaseException | None) -> bool:
-    """Whether this is a failed sync, or was told for one."""
+    """Whether this is a failed sync, or was raised for one."""
     return error is not None and (isinstance(error, NotDurableError) or is_failed_sync(error.__cause__))
 
 
 @contextmanager
 def explaining(what: str, address: str) -> Iterator[None]:
-    """What the block raises is told as `explained`, with the original as its cause."""
+    """Raises what the block raises as `explained`, with the original as its cause."""
     try:
         yield
     except Exception as error:
@@ -151,7 +151,7 @@ def _is_sparks(error: BaseException) -> bool:
 
 
 def _meanings(error: Exception) -> Iterator[tuple[_Meaning, str]]:
-    """What the error may mean, each with the line that tells it."""
+    """What the error may mean, each with the line that says so."""
     if isinstance(error, HoldfastError) and not isinstance(error, NotDurableError):
         return
     if isinstance(error, OSError):
@@ -173,7 +173,7 @@ def _may_mean(meaning: _Meaning, text: str) -> bool:
 
 
 def _told_in_task(error: Exception) -> HoldfastError | None:
-    """What Holdfast itself told in a task of the place that it wrote to, remedy and all."""
+    """What Holdfast itself raised in a task about the place that it wrote to, remedy and all."""
     if not _is_sparks(error):
         return None
     told = _OWN_ERROR.search(_text(error))

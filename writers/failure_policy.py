@@ -35,10 +35,10 @@ class FailurePolicy:
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and not (_is_number(self.timeout_s, int, float) and 0 < self.timeout_s < math.inf):
-            msg = f"checkpoint_timeout_s={self.timeout_s!r} is no time: give seconds above 0, or None for as long as it takes"
+            msg = f"checkpoint_timeout_s={self.timeout_s!r} is not a time: pass seconds above 0, or None for no limit"
             raise UsageError(msg)
         if not _is_number(self.tolerated_failures, int) or self.tolerated_failures < 0:
-            msg = f"tolerated_failures={self.tolerated_failures!r} is no number of checkpoints that may fail in a row: give 0 or more"
+            msg = f"tolerated_failures={self.tolerated_failures!r} is not a number of checkpoints that may fail in a row: pass 0 or more"
             raise UsageError(msg)
 
 
@@ -70,21 +70,21 @@ class AttemptWatch:
             self._call_off()
 
     def require_open(self) -> None:
-        """Pass, while the time is not over. Asks nobody unless it is. Raises AttemptEndedError, FencedError."""
+        """Pass, while the time is not over. Asks the ledger only if it is. Raises AttemptEndedError, FencedError."""
         if self._until_s is not None and self._environment.monotonic_s() >= self._until_s:
             self._expire()
         if self._is_over:
             self._ask()
 
     def told(self, error: Exception) -> Exception:
-        """What a failed step of the attempt is told as: its end, if it has been ended, for cleaners may then take files under a write."""
-        if isinstance(error, RetryError | AttemptEndedError | FencedError):  # of the ledger, which knows
+        """What a failed step of the attempt raises: its end, if it has been ended, because cleaners may then take files under a write."""
+        if isinstance(error, RetryError | AttemptEndedError | FencedError):  # these come from the ledger, which knows
             return error
         try:
             self._ask()
         except (AttemptEndedError, FencedError) as ended:
             return ended
-        except Exception:  # noqa: BLE001 - the ledger cannot be asked either: the first error is the one to tell
+        except Exception:  # noqa: BLE001 - the ledger cannot be asked either: the first error is the one to raise
             return error
         return error
 
@@ -93,7 +93,7 @@ class AttemptWatch:
             self._call_off = self._environment.alarm(self._timeout_s, self._ring)
 
     def _ring(self) -> None:
-        """In the alarm's thread, where nobody hears an error: the block's next step meets it again, and so does the next alarm."""
+        """In the alarm's thread, where no caller gets an error: the block's next step meets it again, and so does the next alarm."""
         try:
             self._expire()
         except HoldfastError:
@@ -121,14 +121,14 @@ class FailureCount:
         self._count = 0
 
     def tolerates(self, error: Exception, checkpoint_id: CheckpointId) -> bool:
-        """Whether the job goes on after this failure of a checkpoint, which is counted. Raises TooManyFailuresError."""
+        """Whether the job continues after this failure of a checkpoint, which is counted. Raises TooManyFailuresError."""
         if not self.tolerated or not _is_tolerable(error):
             return False
         self._count += 1
         if self._count > self.tolerated:
             msg = (
                 f"the last {self._count} checkpoints of job {self._job_id} failed, and {self.tolerated} in a row are tolerated; the last "
-                f"one, {checkpoint_id}, by {type(error).__name__}: {error}. What was committed before stays: mend the cause, then go on"
+                f"one, {checkpoint_id}, by {type(error).__name__}: {error}. What was committed before stays: fix the cause, then continue"
             )
             raise TooManyFailuresError(msg) from error
         return True

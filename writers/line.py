@@ -53,7 +53,7 @@ class Line:
     def go_on(self) -> JobState:
         """The job as it is now, if this epoch is still its newest. A commit that nobody answered is settled first. Raises FencedError."""
         job = self.transactor.fresh().job(self.job_id)
-        decision.require_newest_epoch(job, self.epoch, "go on with a checkpoint")
+        decision.require_newest_epoch(job, self.epoch, "continue with a checkpoint")
         if self._doubt is not None:
             self._settle(*self._doubt)
             job = self.transactor.known().job(self.job_id)
@@ -124,7 +124,7 @@ class Line:
 
     def require_open(self, token: AttemptToken) -> None:
         """Raises AttemptEndedError, FencedError."""
-        self.transactor.look(lambda state: decision.require_open(state.job(self.job_id), token, "go on with"))
+        self.transactor.look(lambda state: decision.require_open(state.job(self.job_id), token, "continue with"))
 
     def end_attempt(
         self, token: AttemptToken, reason: str, files: Sequence[StoredFile] = (), again: AttemptToken | None = None

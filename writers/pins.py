@@ -40,7 +40,7 @@ class Pins:
     def __init__(self, transactor: Transactor, environment: Environment) -> None:
         self._transactor, self._environment = transactor, environment
         self._open: dict[Ref, AttemptToken] = {}
-        self._readers: Counter[Ref] = Counter()  # of a pin that was killed too: they share the next one of the checkpoint
+        self._readers: Counter[Ref] = Counter()  # counts readers of a killed pin too: they share the next one of the checkpoint
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -54,7 +54,7 @@ class Pins:
         require_own_process()
         with self._lock:
             if self._is_closed:
-                msg = "this catalog object is closed, and would not let go of what it pins: open the catalog again"
+                msg = "this catalog object is closed, and could not release what it pins: open the catalog again"
                 raise RefusedError(msg)
             ref, fact, is_open = self._transactor.look(lambda state: self._known(state, find))
             if is_open:
@@ -156,7 +156,7 @@ def _of_dead_processes(state: CatalogState) -> list[tuple[JobId, AttemptToken]]:
     ]
 
 
-_INSIDES = ("_jdf", "_plan")  # what a DataFrame does anything with: beside a JVM, and over Spark Connect
+_INSIDES = ("_jdf", "_plan")  # what a DataFrame does anything with: with a JVM, and over Spark Connect
 
 
 CLOSED = (

@@ -1,7 +1,7 @@
 """The driver's look at what tasks acknowledged, before the commit: each new file is where this process sees the catalog, with its size.
 
 An acknowledgement is the word of a host that may have written to another disk. What every process reads later is what this one sees. No
-bytes are read: digests were taken by who wrote them.
+bytes are read: their writers took the digests.
 """
 
 import socket

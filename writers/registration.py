@@ -61,15 +61,15 @@ def register_job(
 
 
 def require_policies(retention: object, on_end: object, chain: object) -> None:
-    """Raises UsageError for what is none, and would keep or drop other than was meant without a word."""
+    """Raises UsageError for a wrong policy, which would silently keep or drop other checkpoints than was meant."""
     if not isinstance(retention, KeepLast | KeepAll):
-        msg = f"retention={retention!r} is no retention: give KeepLast(n) or KeepAll()"
+        msg = f"retention={retention!r} is not a retention policy: pass KeepLast(n) or KeepAll()"
         raise UsageError(msg)
     if not isinstance(on_end, OnEnd):
-        msg = f"on_end={on_end!r} is no policy for the end of a job: give OnEnd(drop={{Outcome.FINISHED}}), say"
+        msg = f"on_end={on_end!r} is not a policy for the end of a job: pass OnEnd(drop={{Outcome.FINISHED}}), for example"
         raise UsageError(msg)
     if not isinstance(chain, ChainLimit):
-        msg = f"chain={chain!r} is no limit of chains: give ChainLimit(change_sets=..., share_of_base=...)"
+        msg = f"chain={chain!r} is not a limit of chains: pass ChainLimit(change_sets=..., share_of_base=...)"
         raise UsageError(msg)
 
 

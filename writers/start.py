@@ -47,7 +47,7 @@ class StateMapping:
     def __post_init__(self) -> None:
         for name, given in (("states", self.states), ("allow_non_restored", self.allow_non_restored)):
             if (given is not None or name != "states") and (isinstance(given, str) or not _are_names(given)):
-                msg = f"{name}={given!r} is no collection of names: give a list of them"
+                msg = f"{name}={given!r} is not a collection of names: pass a list of them"
                 raise UsageError(msg)
         if not _is_renaming(self.renamed):
             msg = f"renamed={self.renamed!r} does not map names: give {{old name: new name}}"
@@ -86,7 +86,7 @@ class StateMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPoint:
-    """`find` says which checkpoint the line goes on from, decided against the state that the start is committed on.
+    """`find` says which checkpoint the line continues from, decided against the state that the start is committed on.
 
     A `source` is copied whole; then `find` only says what is pinned meanwhile.
     """
@@ -95,7 +95,7 @@ class StartPoint:
     source: Checkpoint | None = None
     mapping: StateMapping = field(default_factory=StateMapping)
     claim: bool = False
-    max_parallelism: int | None = None  # of what another job or catalog wrote
+    max_parallelism: int | None = None  # what another job or catalog was written with
 
 
 def resolve_start(
@@ -106,10 +106,10 @@ def resolve_start(
     Raises:
         AddressError: a path that is no checkpoint's and no savepoint's directory.
         NotFoundError: there is no such checkpoint.
-        RefusedError: the mode does not go with the start; the message says which does.
+        RefusedError: the mode does not fit the start; the message says which does.
     """
     if mode not in (None, "fork", "no-claim", "claim"):
-        msg = f"mode={mode!r} is none: give 'fork', 'no-claim' or 'claim'"
+        msg = f"mode={mode!r} is not a mode: pass 'fork', 'no-claim' or 'claim'"
         raise UsageError(msg)
     if isinstance(start, bool) or not isinstance(start, int | str | os.PathLike | Checkpoint):
         msg = f"job {name!r} cannot start from {start!r}: give 'head', 'nothing', a checkpoint, its number or path, or a savepoint's path"
@@ -122,7 +122,7 @@ def resolve_start(
             return _of_this_catalog(ref, mode, mapping, name, storage, transactor)
     if start in ("head", "nothing") or isinstance(start, int):
         if mode is not None:
-            msg = f"mode={mode!r} goes with a checkpoint of another job: give it as start, by its path or as catalog.checkpoint(job, n)"
+            msg = f"mode={mode!r} needs a checkpoint of another job: pass it as start, by its path or as catalog.checkpoint(job, n)"
             raise RefusedError(msg)
         return StartPoint(find=_own(start, name), mapping=mapping)
     try:
@@ -159,8 +159,8 @@ def _own(start: Start, name: str) -> Find:
 
 
 def head_to_go_on_from(state: CatalogState, job: JobState) -> Ref | None:
-    """What the job goes on from. Raises RefusedError if that was dropped behind its back: nothing is begun anew without a word."""
-    ways = f"coordinate {job.name!r} with start='nothing' to begin anew, or start from a live checkpoint or a savepoint"
+    """What the job continues from. Raises RefusedError if that was dropped behind its back: a job never silently begins again."""
+    ways = f"coordinate {job.name!r} with start='nothing' to begin again, or start from a live checkpoint or a savepoint"
     if job.begin is None and job.claimed_by is not None:
         msg = (
             f"job {job.name!r} was claimed by job {state.job(job.claimed_by).name!r}, whose retention has dropped its head: "
@@ -169,7 +169,8 @@ def head_to_go_on_from(state: CatalogState, job: JobState) -> Ref | None:
         raise RefusedError(msg)
     if job.begin is not None and not state.checkpoint(job.begin).live:
         msg = (
-            f"job {job.name!r} was to go on from checkpoint {job.begin.checkpoint_id} of job {state.job(job.begin.job_id).name!r}, which "
+            f"job {job.name!r} was to continue from checkpoint {job.begin.checkpoint_id} of job "
+            f"{state.job(job.begin.job_id).name!r}, which "
             f"was dropped before this job had committed one of its own: {ways}"
         )
         raise RefusedError(msg)
@@ -210,7 +211,7 @@ def live_source(storage: Storage, transactor: Transactor, ref: Ref, fact: Checkp
 
 def _copied(source: Checkpoint, mode: Mode | None, mapping: StateMapping) -> StartPoint:
     if mode in ("fork", "claim"):
-        msg = f"mode={mode!r} goes with a checkpoint of another job of this catalog; {source!r} is copied: leave the mode out"
+        msg = f"mode={mode!r} is only for a checkpoint of another job of this catalog; {source!r} is copied: leave the mode out"
         raise RefusedError(msg)
     _require_there(source, mapping.names_in(source))
     return StartPoint(source=source, mapping=mapping, max_parallelism=source.manifest.max_parallelism)

@@ -24,7 +24,7 @@ from holdfast.catalog.types import Ack, AttemptToken, CheckpointMetrics, Chunk, 
 from holdfast.writers.upload import ParentState, UploadContext, WrittenState, bytes_of, in_full
 
 FILES = "files"
-FILE_LAYER = 0  # of every file: a handle is the file's for ever, whichever checkpoint refers to it anew
+FILE_LAYER = 0  # every file has it: a handle is the file's for ever, whichever checkpoint refers to it again
 
 Source = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO
 
@@ -77,7 +77,7 @@ class Owner:
 
 
 def own(transactor: Transactor, storage: Storage, environment: Environment, job: str, name: str, process: str | None) -> Owner:
-    """Open an owner, or go on with the one of this name that is open. See `Catalog.own`."""
+    """Open an owner, or continue with the one of this name that is open. See `Catalog.own`."""
     paths.require_name(name, "an owner")
     token = AttemptToken(environment.new_id())
     transactor.fresh()  # memory may have one open that was released since
@@ -132,7 +132,7 @@ def described(chunk: Chunk, file: StoredFile) -> OwnedFile:
 def owner_name(owner: object) -> str:
     """The name of an owner. Raises UsageError for what is none."""
     if not isinstance(owner, Owner):
-        msg = f"{owner!r} is no owner of files: give what catalog.own(job, name) returned"
+        msg = f"{owner!r} is not an owner of files: pass what catalog.own(job, name) returned"
         raise UsageError(msg)
     return owner.name
 
@@ -167,7 +167,7 @@ def _listed(files: object) -> tuple[OwnedFile, ...]:
     given = tuple(files) if isinstance(files, Iterable) and not isinstance(files, str | bytes) else (files,)
     for file in given:
         if not isinstance(file, OwnedFile):
-            msg = f"{file!r} is no file of an owner: give a list of what owner.write(...) or checkpoint.owned_files(...) returned"
+            msg = f"{file!r} is not a file of an owner: pass a list of what owner.write(...) or checkpoint.owned_files(...) returned"
             raise UsageError(msg)
     return given
 

@@ -110,7 +110,7 @@ def without_chunks(ack: Ack) -> Ack:
 
 
 def with_reused(acks: Sequence[Ack], reused_bytes: int) -> tuple[Ack, ...]:
-    """The acks of one state, which say how many bytes the state did not have to write: the first does, where tasks did not tell."""
+    """The acks of one state, which say how many bytes the state did not have to write: the first does, where tasks did not report it."""
     if sum(ack.metrics.bytes_reused for ack in acks) == reused_bytes:
         return tuple(acks)
     return tuple(replace(ack, metrics=replace(ack.metrics, bytes_reused=0 if i else reused_bytes)) for i, ack in enumerate(acks))
@@ -122,7 +122,7 @@ UploadBy = Literal["native", "streamed"]
 class StateWriter(Protocol):
     """Brings the state of a DataFrame into the catalog and says what it wrote.
 
-    Each call may make `CALLS` of the attempt's write calls, from the context's on. `parent` is what the pinned parent has of
+    A call may use up to `CALLS` consecutive call numbers, starting at `context.call`. `parent` is what the pinned parent has of
     the state; None: nothing.
     """
 

@@ -1,8 +1,8 @@
 """The ledger as a Delta table, through delta-rs, on a local file system.
 
 Two habits of delta-rs shape this module (measured; `tests/catalog/ledger_contract.py` holds them):
-* A handle that moves hides conflicts. So the handle is the snapshot, and only `refresh` moves it; a commit that loses its race goes on with
-  another handle (`delta_commit.py`).
+* A handle that moves hides conflicts. So the handle is the snapshot, and only `refresh` moves it; a commit that loses its race uses another
+  handle (`delta_commit.py`).
 * It syncs nothing. A data file and its name are synced before the commit is sent; commits when `make_durable` is called.
 
 A crash between the data file and its commit leaves a file that no commit names: no reader sees it.
@@ -47,7 +47,7 @@ CONFIGURATION = {
 }
 
 _CATALOG_ID = "holdfast.catalogId"
-_undurable: dict[tuple[int, int, str], Exception] = {}  # of this process: after a failed sync Linux calls the pages clean
+_undurable: dict[tuple[int, int, str], Exception] = {}  # for the whole process: after a failed sync Linux calls the pages clean
 
 
 class DeltaLedger:
@@ -63,7 +63,7 @@ class DeltaLedger:
         self._table_id = str(table.metadata().id)
         self._committer = Committer(self._directory, table.schema(), self._environment)
         self._told_version = self._loaded_version = self.version  # refresh has returned everything up to here
-        self._tip = self._sha256_of(self.version)  # of the entry at the held version, by which another table at this place is seen
+        self._tip = self._sha256_of(self.version)  # the entry at the held version: another table at this place has another
         self._torn = plan is not None and bool(plan.void)
         self._synced_base = plan.base if plan is not None and plan.is_synced else -1
         self._durable_version = -1
@@ -92,7 +92,7 @@ class DeltaLedger:
             raise AlreadyExistsError(msg)
         missing = [p for p in (log, *log.parents) if not p.exists()]
         log.mkdir(parents=True, exist_ok=True)
-        # Of two `DeltaTable.create` at once both may succeed, the second as version 1 with its own metadata (seen): so it runs aside.
+        # Two `DeltaTable.create` at once may both succeed, the second as version 1 with its own metadata (seen): so it runs aside.
         with tempfile.TemporaryDirectory() as aside:
             configuration = CONFIGURATION | {_CATALOG_ID: catalog_id}
             DeltaTable.create(aside, SCHEMA, mode="error", configuration=configuration, raise_if_key_not_exists=False)
@@ -161,7 +161,7 @@ class DeltaLedger:
 
     def _start_from_newer_checkpoint(self) -> None:
         """delta-rs goes over all entries since the Delta checkpoint that a handle began with at each of its calls: five times the work at
-        200 commits. So a handle is made anew now and then, at the same version, once there is another one to begin with."""
+        200 commits. So a handle is made again now and then, at the same version, once there is another one to begin with."""
         if self.version - self._loaded_version > delta_checkpoint.EVERY_COMMITS:
             self._begin_anew()
 
@@ -190,7 +190,7 @@ class DeltaLedger:
 
     def append(self, facts: Sequence[Fact], *, keys: Mapping[str, int], operation: Operation) -> None:
         if self._told_version != self.version:
-            # A refresh moved the table's handle and failed before it told what it passed over: a conflict would be missed.
+            # A refresh moved the table's handle and failed before it reported what it passed over: a conflict would be missed.
             msg = f"the caller has seen version {self._told_version} and the handle stands at {self.version}: refresh first"
             raise LedgerConflictError(msg)
         self._require_same_table()
@@ -229,7 +229,7 @@ class DeltaLedger:
         )
         try:
             for commit in todo:
-                with suppress(FileNotFoundError):  # whoever cleaned the log synced a Delta checkpoint above it first
+                with suppress(FileNotFoundError):  # the process that cleaned the log synced a Delta checkpoint above it first
                     delta_log.sync(self._log / delta_log.commit_name(commit))
             delta_log.sync(self._log)
         except delta_log.NotSyncedError as error:

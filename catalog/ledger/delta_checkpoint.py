@@ -1,4 +1,4 @@
-"""Delta checkpoints of the ledger's log, made in one place and with a digest beside (design, section 4c).
+"""Delta checkpoints of the ledger's log, made in one place and with a digest alongside (design, section 4c).
 
 A Delta checkpoint says again what the entries up to its version say, so that opening the table reads one file in place of all of them. The
 hook of delta-rs makes it without a sync, in place, and twice if two commits meet; so that hook is off. Here it is made in a
@@ -37,7 +37,7 @@ class Hint(NamedTuple):
 
 
 def digest_name(version: int) -> str:
-    """The name of the file beside a Delta checkpoint that holds the SHA-256 of it and of its hint, under which no engine looks."""
+    """The name of the file next to a Delta checkpoint that holds the SHA-256 of it and of its hint, under which no engine looks."""
     return f".{version:020d}.checkpoint.sha256"
 
 
@@ -85,7 +85,7 @@ def _copy_below(log: Path, copy: Path, version: int) -> None:
 
 
 def read_digests(log: Path, version: int) -> dict[str, str] | None:
-    """What stands beside a Delta checkpoint; None of one that was made before digests were. Damage in it is a digest of nothing."""
+    """What stands next to a Delta checkpoint; None if it was made before there were digests. Damage in it is a digest of nothing."""
     try:
         data = (log / digest_name(version)).read_bytes()
     except FileNotFoundError:

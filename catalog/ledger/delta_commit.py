@@ -22,7 +22,7 @@ from holdfast.catalog.ledger import delta_entry, delta_log
 from holdfast.catalog.ledger.delta_entry import DamagedCommitError, LogCommit, TornCommitError
 from holdfast.catalog.ledger.port import LedgerConflictError
 
-COMMIT_WITHIN_S = 60.0  # of one transaction that conflicts with nobody
+COMMIT_WITHIN_S = 60.0  # how long a transaction that conflicts with nobody keeps trying
 
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")

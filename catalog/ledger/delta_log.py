@@ -97,7 +97,7 @@ def aside(log: Path, data: bytes) -> Iterator[Path]:
 
 
 def _write_aside(log: Path, data: bytes) -> Path:
-    # Never a name that was there before: whoever renamed or linked it may still be about to remove it.
+    # Never a name that was there before: the process that renamed or linked it may still be about to remove it.
     path = log / f".{os.getpid()}-{os.urandom(8).hex()}.tmp"
     with open(path, "xb") as stream:
         stream.write(data)

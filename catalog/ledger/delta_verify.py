@@ -27,8 +27,8 @@ class LedgerFile:
 def check_files(ledger_address: str) -> Iterator[LedgerFile]:
     """Every entry, Delta checkpoint and data file of a ledger, those that the newest version no longer needs included.
 
-    A file without a digest (of before there were any) is only opened. What is torn at the end of the log counts as damage here: nobody
-    was told of it, and the next commit mends it. Raises UsageError in a forked child.
+    A file without a digest (written before there were any) is only opened. What is torn at the end of the log counts as damage here: it
+    was never acknowledged, and the next commit mends it. Raises UsageError in a forked child.
     """
     require_own_process()
     directory = Path(ledger_address)

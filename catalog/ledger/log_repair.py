@@ -7,7 +7,7 @@ takes an empty one for an empty commit, silently, and cannot open a table with a
 **Torn entries** (design, section 4c). A torn entry v was never acknowledged, nor was anything above it: a caller hears of success only
 after every entry up to its own is synced. So v and all above it become void. Unless v was whole once and is rotten now: of that, an
 entry above v is the proof whose writer had synced v before it sent it, and says so (`durable_to`). Then it is damage. Each void entry
-keeps its version, because another process may already count on it; a hole would be damage. The old bytes are kept beside. A process that
+keeps its version, because another process may already count on it; a hole would be damage. The old bytes are kept alongside. A process that
 only reads stands below v and mends nothing.
 """
 
@@ -100,7 +100,7 @@ def take_caches_away(log: Path, plan: LogPlan) -> None:
             raise
         msg = (
             f"{plan.cache_reasons[0]}; but this process may not write there ({error}): open the catalog once with an account that may, and "
-            "the log is read in its place"
+            "the log is read instead"
         )
         raise DamagedLedgerError(msg) from error
     for reason in plan.cache_reasons:
@@ -108,7 +108,7 @@ def take_caches_away(log: Path, plan: LogPlan) -> None:
 
 
 def mend(log: Path, plan: LogPlan) -> None:
-    """Make void what is void; each step durable before the next. May run beside live writers, and beside another that mends.
+    """Make void what is void; each step durable before the next. May run alongside live writers, and another that mends.
 
     From the top down: a mending that dies leaves the lowest torn, and with it the verdict on all above.
     """
@@ -155,7 +155,7 @@ def _usable_checkpoint(
     log: Path, hint: Hint, checkpoints: list[int], torn: int | None
 ) -> tuple[int, bool, list[str], list[str], list[str]]:
     """The newest Delta checkpoint that engines may start from (-1: none), whether it was made above synced entries only, the names to
-    take away at once and those that go with the torn entry that they contain, and why."""
+    take away at once and those that are removed with the torn entry that they contain, and why."""
     caches, stale, reasons, base, is_synced = [], [], [], -1, False
     for version in reversed(checkpoints):
         name = checkpoint_name(version)
@@ -229,7 +229,7 @@ def _why_void(log: Path, version: int, lowest: int, torn: Mapping[int, str]) -> 
     what = torn.get(version, f"stands on {commit_name(lowest)}, which is torn")
     return (
         f"{log / commit_name(version)} {what}: its writer, or the machine, died before it was synced, so that it was never "
-        "acknowledged to anybody. It counts for nothing: the next commit replaces it by a void one, and what it held is kept beside; "
+        "acknowledged to anybody. It counts for nothing: the next commit replaces it by a void one, and what it held is kept alongside; "
         "a caller that sent it finds that it did not happen and may send it again"
     )
 

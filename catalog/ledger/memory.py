@@ -29,7 +29,7 @@ class MemoryLog:
         self.commits: list[_Commit] = [_Commit(None, frozenset(), (), has_data_change=False)]
         self.durable_version = 0
         self.cleaned_below = 0
-        self._last_version: dict[str, int] = {}  # of each key
+        self._last_version: dict[str, int] = {}  # by key
         self._lock = threading.Lock()
 
     @property

@@ -1,7 +1,7 @@
 """The ledger port: an append-only log of commits with a compare-and-swap per key. Adapters: `delta`, `memory`.
 
 A handle stands at one version, its snapshot. `append` is validated by the adapter against that snapshot alone: it fails if any
-commit since carries one of the same keys. It never moves the snapshot; only `refresh` does, and it tells what it passed over.
+commit since carries one of the same keys. It never moves the snapshot; only `refresh` does, and it reports what it passed over.
 Callers hold one lock over refresh, validate and append (design, section 5).
 """
 
@@ -24,7 +24,7 @@ class SnapshotLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoggedCommit:
-    """One commit that a refresh passed over. `facts` reads its rows when called: only who needs them pays."""
+    """One commit that a refresh passed over. `facts` reads its rows when called: only a caller that needs them pays."""
 
     version: int
     operation_id: str | None
@@ -76,4 +76,4 @@ class Ledger(Protocol):
         """
 
     def has_operation(self, operation_id: str) -> bool:
-        """Whether a row of the held snapshot carries this operation id; for when the log no longer tells."""
+        """Whether a row of the held snapshot carries this operation id; for when the log no longer has it."""

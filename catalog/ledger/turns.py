@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 from holdfast.catalog.environment import Environment
 
-PATIENCE_S = 3.0  # without a new commit: then whoever holds the turn stands still, and is not waited for
+PATIENCE_S = 3.0  # without a new commit: then the holder of the turn stands still, and is not waited for
 AT_MOST_S = 30.0  # with new commits: chance has given the turn to others all the time
-NO_WAIT_S = 60.0  # once a turn was given up, for how long this process takes one only if nobody has it
+NO_WAIT_S = 60.0  # once a turn was given up, for how long this process takes one only if it is free
 
 _LONGEST_PAUSE = 3
 _gave_up: dict[str, float] = {}  # until when, by ledger

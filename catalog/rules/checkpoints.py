@@ -55,7 +55,7 @@ def commit_checkpoint(state: CatalogState, job_id: JobId, request: CommitRequest
     if number is None or number <= job.last_committed_id:
         msg = (
             f"checkpoint {number} of job {job.name!r} is not above {job.last_committed_id}, which was committed meanwhile: "
-            "what it uploaded is garbage; go on from the newer one"
+            "what it uploaded is garbage; continue from the newer one"
         )
         raise AttemptEndedError(msg)
     _require_own_or_inherited(job, request)

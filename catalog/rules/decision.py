@@ -12,7 +12,7 @@ from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Purpose, S
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Facts to append and the keys whose versions must not have moved. `result` is told to the caller once it is committed."""
+    """Facts to append and the keys whose versions must not have moved. `result` is returned to the caller once it is committed."""
 
     facts: Sequence[f.Fact]
     keys: Mapping[str, int]
@@ -32,7 +32,7 @@ def require_free(job: JobState, ref: Ref) -> None:
     if ref.checkpoint_id == job.head:
         msg = (
             f"checkpoint {ref.checkpoint_id} is the head of job {job.name!r}, which the job continues from: "
-            "it can go after another is committed"
+            "it can be dropped after another is committed"
         )
         raise RefusedError(msg)
 

@@ -14,7 +14,7 @@ def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int
         msg = f"the catalog already has a job named {name!r} ({state.names[name]}): coordinate it, or choose another name"
         raise AlreadyExistsError(msg)
     if job_id in state.jobs:
-        msg = f"the id {job_id} for job {name!r} is taken: call again, the next one will be another"
+        msg = f"the id {job_id} for job {name!r} is taken: call again, which takes another id"
         raise AlreadyExistsError(msg)
     if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
         msg = f"job {name!r} cannot have max_parallelism={max_parallelism}: give 1 to {MAX_PARALLELISM_LIMIT}"
@@ -47,7 +47,7 @@ def start(
     if begin is not None:
         decision.require_live(state, begin, "begin with")
         if state.checkpoint(begin).fact.is_savepoint:
-            msg = f"job {job.name!r} cannot go on from a savepoint itself ({begin.checkpoint_id} of {begin.job_id}): it is copied first"
+            msg = f"job {job.name!r} cannot continue from a savepoint itself ({begin.checkpoint_id} of {begin.job_id}): it is copied first"
             raise RefusedError(msg)
     claimed = state.claimed_by(job_id)
     if claim and begin is not None and begin.job_id != job_id and state.job(begin.job_id) not in claimed:

@@ -1,7 +1,7 @@
 """Task-owned files in commits, as pure decisions (design, sections 3 and 5; I2).
 
 A commit may refer to a file of an owner that is open and has not released it, or to one that its pinned parent has. Nothing else says
-that the file is still there: once it is released, it goes as soon as no live or pinned checkpoint has it (docs/decisions/0009).
+that the file is still there: once it is released, it is deleted as soon as no live or pinned checkpoint has it (docs/decisions/0009).
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,7 +59,8 @@ def require_written_by(job_id: JobId, owner: str, token: AttemptToken, files: It
         if paths.token_of(file.file_id) == token and paths.parse(file.path) == own:
             continue
         msg = (
-            f"file {file.name!r} ({file.path}) was not written by owner {owner!r} of job {job_id} (attempt {token}): a file is referred to "
-            "and released by its own owner alone. A copy, of a savepoint or a start from one, is nobody's: it goes with its checkpoints"
+            f"file {file.name!r} ({file.path}) was not written by owner {owner!r} of job {job_id} (attempt {token}): only a file's own "
+            "owner refers to it and releases it. A copy, of a savepoint or a start from one, has no owner: "
+            "it is deleted with its checkpoints"
         )
         raise RefusedError(msg)

@@ -82,6 +82,7 @@ def _token(job: JobState, name: str) -> AttemptToken:
 
 def _ended(job: JobState, name: str, token: AttemptToken) -> str:
     return (
-        f"job {job.name!r} has had an owner named {name!r} (attempt {token}), which was released: names never come back, or a release that "
-        "is sent twice would end another's files; give another"
+        f"job {job.name!r} has had an owner named {name!r} (attempt {token}), which was released: a name is "
+        f"never used again, because a release that "
+        "is sent twice would end another's files; choose another"
     )

@@ -11,7 +11,7 @@ def retired(job: JobState, committed: CheckpointId, parent: CheckpointId | None,
     """The live checkpoints that retention drops in the commit of `committed` (not yet in `job`) at `seq`.
 
     Keep-last counts the checkpoints of the head's ancestry, not ids, and no savepoint that the job started from. A checkpoint that a
-    rollback abandoned goes when `count` live ones of the head's ancestry have a higher seq. Held checkpoints and savepoints stay.
+    rollback abandoned is dropped when `count` live ones of the head's ancestry have a higher seq. Held checkpoints and savepoints stay.
     """
     if not isinstance(retention, KeepLast):
         return []
@@ -28,7 +28,7 @@ def retired_by_claim(
 ) -> Iterator[tuple[JobState, list[CheckpointId]]]:
     """Of each job that this one has claimed, the live checkpoints that its next commit on `parent` drops.
 
-    The head's ancestry goes on into the claimed job. Of that, what keep-last still counts stays with everything newer; once the job
+    The head's ancestry continues into the claimed job. Of that, what keep-last still counts stays with everything newer; once the job
     has enough checkpoints of its own, nothing of the claimed one is kept. Held checkpoints and savepoints stay.
     """
     others = state.claimed_by(job.job_id)

@@ -44,13 +44,13 @@ def taken(job: JobState, name: str) -> str:
     token = job.savepoints[name]
     attempt = job.attempts[token]
     if attempt.status is Status.COMMITTED:
-        return f"job {job.name!r} has had a savepoint named {name!r} (attempt {token}): names never come back, give another"
+        return f"job {job.name!r} has had a savepoint named {name!r} (attempt {token}): a name is never used again: choose another"
     if attempt.status is Status.OPEN:
-        who = attempt.opened.note or "a process that is not known"
+        who = attempt.opened.note or "an unknown process"
         return f"savepoint {name!r} of job {job.name!r} is being taken (attempt {token} of {who}): wait, or kill it and give another name"
     why = f" ({attempt.reason})" if attempt.reason else ""
     return (
-        f"savepoint {name!r} of job {job.name!r} was tried and {attempt.status}{why}, attempt {token}; names are never given twice: "
+        f"savepoint {name!r} of job {job.name!r} was tried and {attempt.status}{why}, attempt {token}; a name is never used again: "
         "take another"
     )
 
@@ -62,7 +62,7 @@ def dispose(state: CatalogState, ref: Ref, *, deletes_now: bool) -> Decision:
     """
     job, row = state.job(ref.job_id), state.checkpoint(ref)
     if not row.fact.is_savepoint:
-        msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} is no savepoint: drop it"
+        msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} is not a savepoint: drop it"
         raise RefusedError(msg)
     if deletes_now:
         _require_unread(state, ref, f"savepoint {row.fact.name!r} of job {job.name!r}")

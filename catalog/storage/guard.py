@@ -2,7 +2,7 @@
 
 A path does not say what is mounted there. A host that lost the mount has an empty directory at the catalog's root, or what an engine made
 of a missing one, or another catalog; it would write to a disk of its own, sync it, and acknowledge. So each process reads the marker before
-each such call: a hundred bytes, which cost little beside a sync. Reads that find nothing ask as well, so that a host without the mount is
+each such call: a hundred bytes, cheap compared with a sync. Reads that find nothing ask as well, so that a host without the mount is
 not reported as damage of the catalog. A copy of the catalog has the same id: it cannot be told from the original.
 """
 
@@ -33,7 +33,7 @@ class GuardedStorage(PassingStorage):
             with self.inner.open_stream(paths.MARKER) as stream:
                 found = json.loads(stream.read(paths.MARKER_LIMIT_BYTES))["catalog_id"]
         except FileNotFoundError as error:
-            raise self._elsewhere(error, f"it has no {paths.MARKER}, as the empty directory that something should be mounted on") from error
+            raise self._elsewhere(error, f"it has no {paths.MARKER}, like the empty directory of a mount point") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._elsewhere(error, f"its {paths.MARKER} cannot be read") from error
         if found != self.catalog_id:

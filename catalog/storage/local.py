@@ -1,6 +1,6 @@
 """The storage port on a file system (POSIX): a root directory and everything below it.
 
-An object is written under a name of its own beside its place, synced, and then linked to its place: it appears whole or not at
+An object is written under a name of its own next to its place, synced, and then linked to its place: it appears whole or not at
 all, and never replaces another. Writing in place would be simpler, but a marker of which half is there would lock
 everybody out after a crash, and a second process would read it half written. Hard links are no new demand: delta-rs makes its
 commits exclusive in the same way. What a crash leaves is `<path>.<random>.tmp`, which carries the attempt's token as the path does.

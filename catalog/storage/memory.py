@@ -87,7 +87,7 @@ class MemoryStorage:
         return iter(())
 
     def write_as_engine(self, path: str, data: bytes) -> None:
-        """What an engine does that writes under the root by itself: replaces without a word, and is not durable."""
+        """What an engine does that writes under the root by itself: replaces silently, and is not durable."""
         require_relative(path)
         with self._lock:
             self._objects[path] = bytes(data)

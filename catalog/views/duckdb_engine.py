@@ -65,7 +65,7 @@ def offline_connection(
     if memory_bytes is not None:
         connection.execute(f"SET memory_limit = '{int(memory_bytes)}B'")
     # DuckDB's default is one directory for all processes that stand in the same one, with the same names in each: two that spill at once
-    # read each other's bytes, or die. This one is made when it is needed, and goes with the connection.
+    # read each other's bytes, or die. This one is made when it is needed, and ends with the connection.
     spills = os.path.join(_scratch(), f"holdfast-duckdb-{os.getpid()}-{os.urandom(4).hex()}")
     connection.execute(f"SET temp_directory = {literal(spills)}")
     connection.execute("SET TimeZone = 'UTC'")
@@ -147,7 +147,7 @@ def _stamp(extension: Path) -> tuple[str, int, int, int]:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, ledger_address: str, version: int | None) -> None:
-    # READ_ONLY: without it, an INSERT of an analyst would be committed beside delta-rs.
+    # READ_ONLY: without it, an INSERT of an analyst would be committed behind delta-rs's back.
     at = "" if version is None else f", PIN_SNAPSHOT, VERSION {int(version)}"
     try:
         connection.execute(f"ATTACH {literal(ledger_address)} AS ledger (TYPE delta, READ_ONLY{at})")

@@ -16,7 +16,7 @@ ENDED_HANDLES = """facts h
 LEFT JOIN facts e ON e.kind = 'handle_end' AND e.job_id = h.job_id AND e.file_id = h.file_id
   AND e.offset_bytes = h.offset_bytes AND e.from_seq = h.from_seq"""
 
-# Of the hold and unhold facts `h` of one name on one checkpoint, the newest.
+# Selects the newest of the hold and unhold facts `h` of one name on one checkpoint.
 IN_FORCE = """{source} h
 ANTI JOIN {source} n ON n.kind IN ('hold', 'unhold') AND n.job_id = h.job_id AND n.checkpoint_id = h.checkpoint_id
   AND n.hold = h.hold AND n.seq > h.seq"""

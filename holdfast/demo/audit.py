@@ -113,7 +113,7 @@ def find_problems(result: Result) -> list[str]:
     if not result.orphans:
         problems.append("scrub found nothing, although drivers were killed in the middle of their work")
     if not result.taken_over_files:
-        problems.append("no vacuum took over a file, although one was killed between condemning and telling what is gone")
+        problems.append("no vacuum took over a file, although one was killed between condemning files and reporting them gone")
     if not result.verified_files:
         problems.append("there was no file to verify")
     return problems + [problem for kill in result.kills for problem in _kill_problems(kill)]
@@ -128,5 +128,5 @@ def _kill_problems(kill: Kill) -> list[str]:
     if kill.week < planned - is_beside or (kill.week > planned and not is_beside):
         problems.append(f"killed at {kill.place} in week {kill.week}, not {planned}")
     if kill.resumed_week not in ((kill.week, kill.week + 1) if is_beside else (kill.week,)):
-        problems.append(f"killed at {kill.place} in week {kill.week}, the job went on with week {kill.resumed_week}")
+        problems.append(f"killed at {kill.place} in week {kill.week}, the job continued with week {kill.resumed_week}")
     return problems

@@ -1,4 +1,4 @@
-"""The vacuum, in a process of its own, beside the job all the time. It needs no Java and asks nobody for leave."""
+"""The vacuum, in a process of its own, alongside the job all the time. It needs no Java and asks no permission."""
 
 import argparse
 import os

@@ -83,7 +83,7 @@ def lines(result: Result, problems: list[str]) -> Iterator[str]:
     yield "The driver was killed with SIGKILL, executors and all:"
     yield from (f"  {_kill_text(kill)}" for kill in result.kills)
     yield ""
-    yield f"A vacuum ran beside it all the time: {result.vacuums} runs deleted {_amount(result.vacuumed_files, result.vacuumed_bytes)}," + (
+    yield f"A vacuum ran alongside all the time: {result.vacuums} runs deleted {_amount(result.vacuumed_files, result.vacuumed_bytes)}," + (
         f" {result.taken_over_files} of them condemned by the killed one"
     )
     yield f"Scrub found and deleted what the killed attempts left: {_amount(result.orphans, result.orphan_bytes)}; then nothing more"
@@ -112,7 +112,7 @@ def lines(result: Result, problems: list[str]) -> Iterator[str]:
 
 
 def _kill_text(kill: Kill) -> str:
-    return f"week {kill.week:>2}, {WHERE[kill.place]}: {kill.processes} processes; went on with week {kill.resumed_week}"
+    return f"week {kill.week:>2}, {WHERE[kill.place]}: {kill.processes} processes; continued with week {kill.resumed_week}"
 
 
 def _amount(files: int, size_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""The Spark job: adds the flights week by week to its state, one checkpoint per week, and goes on from its latest checkpoint."""
+"""The Spark job: adds the flights week by week to its state, one checkpoint per week, and continues from its latest checkpoint."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""What is done with the job's state beside the job: a savepoint is carried away and restored, and a what-if job forks a checkpoint."""
+"""What is done with the job's state outside the job: a savepoint is carried away and restored, and a what-if job forks a checkpoint."""
 
 import shutil
 from typing import TYPE_CHECKING

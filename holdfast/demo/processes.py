@@ -23,7 +23,7 @@ class ChildFailedError(Exception):
 
 
 class Child:
-    """One process and what it starts. What it tells (lines of JSON on its standard output) goes to `listener`, in a thread of its own."""
+    """One process and what it starts. Its reports (lines of JSON on standard output) are sent to `listener`, in a thread of their own."""
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path, listener: Listener) -> None:
         self._module, self._log, self._listener = module, log, listener

@@ -228,7 +228,7 @@ REFUSALS = {
     "dropping the head": (
         lambda h: checkpoints.drop(h.state, ref(4), "x"),
         RefusedError,
-        r"checkpoint 4 is the head of job 'flights', .* it can go after another is committed",
+        r"checkpoint 4 is the head of job 'flights', .* it can be dropped after another is committed",
     ),
     "dropping what never was": (lambda h: checkpoints.drop(h.state, ref(9), "x"), NotFoundError, r"no committed checkpoint 9"),
     "dropping in an old epoch": (

@@ -82,7 +82,7 @@ def test_an_empty_table_that_is_not_what_a_creation_makes_is_not_taken_over(
     table = DeltaTable.create(tmp_path / "ledger", schema, configuration=dict(configuration), raise_if_key_not_exists=False)
     (tmp_path / "ledger" / "_delta_log" / "_last_checkpoint").write_text("{")  # an opening would mend it
     before = content(tmp_path)
-    with pytest.raises(AlreadyExistsError, match="no ledger of Holdfast"):
+    with pytest.raises(AlreadyExistsError, match="not a ledger of Holdfast"):
         holdfast.open(tmp_path, create=True)
     assert content(tmp_path) == before
     assert table.version() == 0

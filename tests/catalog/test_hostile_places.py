@@ -119,7 +119,7 @@ def test_a_savepoint_of_such_files_is_told_at_once(catalog: holdfast.Catalog, sa
         opened.read_bytes("bytes")
     assert [damage.what for damage in catalog.verify().damages] == ["missing"]
     exchange(savepoint / "_metadata", kind)
-    with pytest.raises(holdfast.NotFoundError, match="no savepoint"):
+    with pytest.raises(holdfast.NotFoundError, match="not a savepoint"):
         holdfast.open_savepoint(savepoint)
     assert len(catalog.verify().damages) == 1
 

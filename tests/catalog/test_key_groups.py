@@ -55,7 +55,7 @@ def test_a_parallelism_without_a_group_for_each_subtask_is_refused_with_the_way_
 
 @pytest.mark.parametrize(("subtask", "parallelism"), [(5, 2), (2, 2), (-1, 2), ("0", 2), (True, 2), (0, "2"), (0.0, 2)])
 def test_the_groups_of_a_subtask_that_is_none_are_refused(subtask: object, parallelism: object) -> None:
-    with pytest.raises(UsageError, match="is none of 2|is no number"):
+    with pytest.raises(UsageError, match="is not one of 2|is not a number"):
         groups_of(subtask, parallelism, 8)  # type: ignore[arg-type]
 
 

@@ -105,7 +105,7 @@ def test_the_name_of_a_released_owner_never_comes_back(history: Owners) -> None:
     token = history.own()
     history.end("wal")
     with pytest.raises(
-        AlreadyExistsError, match=rf"had an owner named 'wal' \(attempt {token}\), which was released: names never come back"
+        AlreadyExistsError, match=rf"had an owner named 'wal' \(attempt {token}\), which was released: a name is never used again"
     ):
         history.own()
 

@@ -33,12 +33,12 @@ def write(catalog: holdfast.Catalog, job: str, data: bytes, **options: Any) -> i
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"retention": 1}, "is no retention"),
-        ({"retention": None}, "is no retention"),
-        ({"on_end": "finished"}, r"on_end='finished' is no policy .*: give OnEnd\(drop="),
-        ({"on_end": holdfast.Outcome.FINISHED}, "is no policy"),
-        ({"chain": 3}, r"chain=3 is no limit of chains: give ChainLimit\("),
-        ({"upload": "fax"}, "give 'native' or 'streamed'"),
+        ({"retention": 1}, "is not a retention policy"),
+        ({"retention": None}, "is not a retention policy"),
+        ({"on_end": "finished"}, r"on_end='finished' is not a policy .*: pass OnEnd\(drop="),
+        ({"on_end": holdfast.Outcome.FINISHED}, "is not a policy"),
+        ({"chain": 3}, r"chain=3 is not a limit of chains: pass ChainLimit\("),
+        ({"upload": "fax"}, "pass 'native' or 'streamed'"),
         ({"start": 5}, "has no job named 'typo'"),
         ({"start": True}, "cannot start from True"),
         ({"start": "chk-1"}, "neither the directory of a checkpoint"),
@@ -56,7 +56,7 @@ def test_a_call_that_cannot_succeed_registers_no_job(catalog: holdfast.Catalog, 
 @pytest.mark.parametrize("drop", ["finished", {"done"}, [7], None, 5], ids=str)
 def test_a_policy_names_outcomes_and_nothing_else(drop: Any) -> None:
     """A text would be asked whether the outcome is a part of it: 'unfinished' would drop what is finished."""
-    with pytest.raises(holdfast.UsageError, match=r"is no set of outcomes: give some of 'finished', 'cancelled', 'failed'"):
+    with pytest.raises(holdfast.UsageError, match=r"is not a set of outcomes: pass some of 'finished', 'cancelled', 'failed'"):
         holdfast.OnEnd(drop=drop)
     assert holdfast.OnEnd(drop=["failed"]) == holdfast.OnEnd(drop={holdfast.Outcome.FAILED})
 
@@ -65,7 +65,7 @@ def test_a_policy_names_outcomes_and_nothing_else(drop: Any) -> None:
     "limit", [{"change_sets": "3"}, {"change_sets": 2.5}, {"change_sets": True}, {"change_sets": -1}, {"share_of_base": None}], ids=str
 )
 def test_a_limit_of_chains_is_a_number_of_change_sets_and_a_share(limit: dict[str, Any]) -> None:
-    with pytest.raises(holdfast.UsageError, match="is no limit: give change_sets"):
+    with pytest.raises(holdfast.UsageError, match="is not a limit of chains: pass change_sets"):
         holdfast.ChainLimit(**limit)
 
 
@@ -82,7 +82,7 @@ def test_a_job_ends_by_an_outcome_that_there_is_or_goes_on(catalog: holdfast.Cat
 def test_a_key_is_a_list_of_names(catalog: holdfast.Catalog, key: Any) -> None:
     with catalog.coordinate("flights") as job, job.checkpoint() as checkpoint:
         for write in (checkpoint.write, checkpoint.write_changes):
-            with pytest.raises(holdfast.UsageError, match=r"is no list of key columns: give their names, as key=\['id'\]"):
+            with pytest.raises(holdfast.UsageError, match=r"is not a list of key columns: pass their names, as key=\['id'\]"):
                 write("planes", None, key=key)  # type: ignore[operator]
         checkpoint.write_bytes("planes", b"else its failed write is told at the end")
 
@@ -413,7 +413,7 @@ def test_the_latest_of_before_the_last_commit_is_told_as_dropped(catalog: holdfa
             read.append(latest)
         before, latest = read
         catalog.vacuum()
-        with pytest.raises(holdfast.RefusedError, match="checkpoint 1 of job 'flights' was dropped meanwhile.*that has gone on"):
+        with pytest.raises(holdfast.RefusedError, match="checkpoint 1 of job 'flights' was dropped meanwhile.*that has committed since"):
             before.read_bytes("offsets")
         lose_files(catalog)
         with pytest.raises(holdfast.DamagedFileError, match="is missing"):

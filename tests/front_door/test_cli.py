@@ -130,7 +130,7 @@ def test_dispose_says_what_it_found(root: Path, tmp_path: Path) -> None:
     inside, (whole, damaged, gone) = taken("inside"), (taken(name, "--target", tmp_path / "away") for name in ("whole", "damaged", "gone"))
     (damaged / "_metadata").unlink()
     shutil.rmtree(gone)
-    assert f"files in {inside} go with the next vacuum" in run("dispose", root, JOB, "inside").stdout
+    assert f"files in {inside} are deleted by the next vacuum" in run("dispose", root, JOB, "inside").stdout
     assert f"deleted 2 files in {whole}" in run("dispose", root, JOB, "whole").stdout
     assert "its _metadata was lost or damaged: deleted 1 file" in run("dispose", root, JOB, "damaged").stdout
     assert run_json("dispose", root, JOB, "gone") == {"name": "gone", "path": str(gone), "found": "absent", "deleted_files": 0}

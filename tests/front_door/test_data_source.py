@@ -101,8 +101,8 @@ def test_damage_is_found_before_a_row_is_returned(session, catalog) -> None:
     ("options", "told"),
     [
         ({"state": "s"}, "there is no 'job'"),
-        ({"job": JOB, "state": "s", "version": "3"}, "'version' is none"),
-        ({"job": JOB, "state": "s", "checkpoint": "newest"}, "checkpoint='newest' is no number"),
+        ({"job": JOB, "state": "s", "version": "3"}, "'version' is not one"),
+        ({"job": JOB, "state": "s", "checkpoint": "newest"}, "checkpoint='newest' is not the number"),
     ],
 )
 def test_wrong_options_are_told(catalog, options, told) -> None:
@@ -246,7 +246,7 @@ def test_a_key_that_only_spark_hashes_is_refused_before_the_job_is_started(catal
     array = StructField("k", ArrayType(LongType()))
     with catalog.coordinate(JOB) as job:
         for kind in (array.dataType, StructType([StructField("a", LongType()), array])):
-            with pytest.raises(holdfast.UsageError, match="key column 'k' has the type .*array.*, whose key groups Spark alone computes"):
+            with pytest.raises(holdfast.UsageError, match="key column 'k' has the type .*array.*, whose key groups only Spark computes"):
                 open_write(catalog.address, JOB, STATE, ["k"], StructType([StructField("k", kind)]))
         with job.checkpoint() as cp:  # nobody was fenced
             cp.write_bytes("offsets", b"1")

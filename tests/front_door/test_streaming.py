@@ -87,6 +87,6 @@ def test_progress_of_an_older_version_without_a_query_passes_no_batch_over(spark
 def test_a_batch_of_no_query_is_refused_and_nothing_is_written(spark, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "catalog", create=True) as catalog, catalog.coordinate("events") as job:
         run = holdfast.foreach_batch(job, lambda checkpoint, batch, batch_id: checkpoint.write("events", batch))
-        with pytest.raises(holdfast.UsageError, match="batch 0 is of no streaming query that can be told"):
+        with pytest.raises(holdfast.UsageError, match="the streaming query of batch 0 cannot be identified"):
             run(spark.range(1), 0)
         assert job.latest() is None

@@ -108,7 +108,7 @@ def test_a_state_that_is_said_to_have_no_batch_takes_the_first_one():
 @pytest.mark.parametrize("given", [{}, {"batch_id": None}, {"batch_id": "3"}, {"batch_id": True}], ids=repr)
 def test_a_progress_of_the_query_without_the_number_of_a_batch_is_told(given):
     job = Job({"query_id": "q", **given})
-    with pytest.raises(holdfast.RefusedError, match="checkpoint 1 of job 'events' has a progress .* no number of a batch"):
+    with pytest.raises(holdfast.RefusedError, match="checkpoint 1 of job 'events' has a progress .* is not the number of a batch"):
         run(job, 4)
 
 
@@ -150,5 +150,5 @@ def test_an_update_that_fails_commits_nothing_and_its_batch_is_written_when_it_c
 def test_on_a_client_of_spark_connect_it_is_refused_at_once(monkeypatch):
     """Its server would run the function in a process of its own, to which Spark cannot send it: that error says nothing of the cause."""
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    with pytest.raises(holdfast.UsageError, match="not to be had on Spark Connect.* Run the query in a classic session"):
+    with pytest.raises(holdfast.UsageError, match="not available on Spark Connect.* Run the query in a classic session"):
         holdfast.foreach_batch(Job(), print)

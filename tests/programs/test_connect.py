@@ -42,7 +42,7 @@ def test_a_job_writes_reads_and_restores_over_connect_as_it_does_beside_a_jvm(tm
         assert "these are more than once: id=1" in of["double key"]
     assert found["views"] == 2
     errors = found["errors"]
-    assert errors["stream"].startswith("UsageError: foreach_batch is not to be had on Spark Connect")
+    assert errors["stream"].startswith("UsageError: foreach_batch is not available on Spark Connect")
     assert "there is no key column 'other'" in errors["unknown column"]
     assert errors["outlives"].startswith("RefusedError: the DataFrame of state 'ids' of checkpoint 1")
     assert errors["damaged"].startswith("DamagedFileError: ")

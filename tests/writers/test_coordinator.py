@@ -195,7 +195,7 @@ def test_a_fenced_coordinator_is_told_before_it_uploads(world: World) -> None:
     process.checkpoint(coordinator, {"planes": [b"1"]})
     world.process().coordinate()
     before = world.paths()
-    with pytest.raises(FencedError, match=r"epoch 1 cannot go on with a checkpoint of job 'flights': epoch 2 has started since"):
+    with pytest.raises(FencedError, match=r"epoch 1 cannot continue with a checkpoint of job 'flights': epoch 2 has started since"):
         process.checkpoint(coordinator, {"planes": [b"2"]})
     assert world.paths() == before
     coordinator.close()

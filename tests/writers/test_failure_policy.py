@@ -307,9 +307,9 @@ def test_a_watch_that_is_over_waits_for_an_end_on_its_way_and_begins_no_other() 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), True, "600"])
 def test_what_is_no_timeout_is_refused_before_anything_is_registered(tmp_path: Path, timeout_s) -> None:
     with holdfast.open(tmp_path / "catalog", create=True) as catalog:
-        with pytest.raises(UsageError, match=r"checkpoint_timeout_s=.* is no time"):
+        with pytest.raises(UsageError, match=r"checkpoint_timeout_s=.* is not a time"):
             catalog.coordinate("flights", checkpoint_timeout_s=timeout_s)
-        with pytest.raises(UsageError, match=r"tolerated_failures=.* is no number"):
+        with pytest.raises(UsageError, match=r"tolerated_failures=.* is not a number"):
             catalog.coordinate("flights", tolerated_failures=-1 if timeout_s == 0 else timeout_s)
         assert catalog.duckdb().execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 

@@ -62,7 +62,7 @@ def test_runs_are_the_same_groups_in_as_few_ranges_as_there_can_be(groups) -> No
 
 @pytest.mark.parametrize("values", [{"change_sets": -1}, {"share_of_base": -0.1}, {"share_of_base": float("nan")}])
 def test_a_limit_below_nothing_is_refused(values) -> None:
-    with pytest.raises(ValueError, match="is no limit"):
+    with pytest.raises(ValueError, match="is not a limit"):
         ChainLimit(**values)
 
 
@@ -240,7 +240,7 @@ def test_an_unknown_mode_is_refused_by_name_and_the_state_may_still_be_written(w
     process = world.process()
     coordinator = process.coordinate()
     with coordinator.checkpoint() as writer:
-        with pytest.raises(UsageError, match="mode='changed' is no way to write a state: give 'full' or 'changed-groups'"):
+        with pytest.raises(UsageError, match="mode='changed' is not a way to write a state: pass 'full' or 'changed-groups'"):
             writer.write("planes", [b"p1"], mode="changed")
         writer.write("planes", [b"p1"])
     assert world.states_of(1) == {"planes": b"p1"}

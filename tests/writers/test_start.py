@@ -48,7 +48,7 @@ def test_the_ledger_refuses_a_line_that_goes_on_from_a_savepoint(catalog: holdfa
         write(job, big=LARGE)
         ref = Ref(job.job_id, job.savepoint("mine").checkpoint_id)
         transactor = catalog._transactor
-        with pytest.raises(holdfast.RefusedError, match="cannot go on from a savepoint itself"):
+        with pytest.raises(holdfast.RefusedError, match="cannot continue from a savepoint itself"):
             transactor.run(lambda state: jobs.start(state, job.job_id, ref))
         opened = transactor.run(lambda state: checkpoints.open_checkpoint(state, job.job_id, job.epoch, AttemptToken("0" * 16), ref))
         manifest = job.latest().manifest  # type: ignore[union-attr]

@@ -139,7 +139,7 @@ def test_an_owner_releases_from_wherever_it_is(catalog, job) -> None:
     catalog.vacuum()
     assert not place(catalog, file).exists()
     owner.release()
-    with pytest.raises(holdfast.AlreadyExistsError, match="names never come back"):
+    with pytest.raises(holdfast.AlreadyExistsError, match="a name is never used again"):
         catalog.own(JOB, "wal")
 
 
@@ -189,7 +189,7 @@ def test_a_savepoint_and_a_job_that_starts_from_it_have_copies_of_their_own(cata
         assert [latest.read_file("wal", file.name) for file in copies] == [bytes([n]) for n in range(5)]
         successor = other.own("copy", "wal")
         assert names(refer(copy, successor, *copies[3:], successor.write("new", b"new"))) == ["3", "4", "new"]
-        with pytest.raises(holdfast.RefusedError, match=r"file '3' \(jobs/.*\) was not written by owner 'wal' .* A copy, .* is nobody's"):
+        with pytest.raises(holdfast.RefusedError, match=r"file '3' \(jobs/.*\) was not written by owner 'wal' .* A copy, .* has no owner"):
             successor.release(copies[3:])
         other.vacuum()
         assert_catalog_sound(other)
@@ -251,9 +251,9 @@ def test_wrong_calls_are_told_what_to_give(catalog, job) -> None:
     file = owner.write("log", b"1")
     with job.checkpoint() as checkpoint:
         for call, words in {
-            lambda: checkpoint.task_owned("wal", [file]): r"'wal' is no owner of files: give what catalog.own\(job, name\) returned",
-            lambda: checkpoint.task_owned(owner, ["log"]): r"'log' is no file of an owner: give a list of what owner.write",
-            lambda: checkpoint.task_owned(owner, "log"): r"'log' is no file of an owner",
+            lambda: checkpoint.task_owned("wal", [file]): r"'wal' is not an owner of files: pass what catalog.own\(job, name\) returned",
+            lambda: checkpoint.task_owned(owner, ["log"]): r"'log' is not a file of an owner: pass a list of what owner.write",
+            lambda: checkpoint.task_owned(owner, "log"): r"'log' is not a file of an owner",
             lambda: checkpoint.task_owned(owner, [file, file]): "two files of .* are named 'log'",
             lambda: checkpoint.task_owned(other, [file]): "was not written by owner 'other'",
             lambda: owner.write("log", "text"): "file 'log' is given as str: give bytes, a pathlib.Path, or a binary stream",

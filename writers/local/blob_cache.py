@@ -24,7 +24,7 @@ from holdfast.writers.local.disk import STAGING, Copy, LocalFiles, Tally, expect
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-TRIES = 3  # of a fetch, while somebody deletes the directory
+TRIES = 3  # for one fetch, while somebody deletes the directory
 
 Fetch = Callable[[BinaryIO], None]
 
@@ -37,7 +37,7 @@ class BlobFigures:
     misses: int = 0
     damaged: int = 0  # cached files that had other bytes, and were removed
     evicted: int = 0
-    bytes_from_cache: int = 0  # of the hits
+    bytes_from_cache: int = 0  # those of the hits
     bytes_fetched: int = 0  # from the remote store, those of a fetch that failed included
 
 
@@ -55,7 +55,7 @@ class BlobCache:
         self._environment = environment or SystemEnvironment()
         self._files = files or LocalFiles()
         self._tally = Tally(BlobFigures())
-        self._lock = threading.Lock()  # of who is busy
+        self._lock = threading.Lock()  # guards what is busy
         self._busy: dict[str, tuple[threading.Lock, int]] = {}  # digest -> its lock, and how many want it
         self._sweep()
         self._evict()

@@ -91,7 +91,7 @@ class LocalFiles:
         except NotADirectoryError as error:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         return found.st_size
 
     def digest(self, path: Path) -> Digest:
@@ -159,7 +159,7 @@ def is_digest(text: str) -> bool:
 def expect(name: str, size_bytes: int, sha256: str) -> Digest:
     """What the bytes of a file have to be. Raises UsageError for a digest that is none: it becomes a part of a path."""
     if not is_digest(sha256):
-        msg = f"{sha256!r} is no digest of {name!r}: give the 64 lower-case hex digits of its SHA-256"
+        msg = f"{sha256!r} is not a digest of {name!r}: pass the 64 lower-case hex digits of its SHA-256"
         raise UsageError(msg)
     return Digest(size_bytes=size_bytes, sha256=sha256)
 

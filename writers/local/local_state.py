@@ -49,12 +49,12 @@ class LocalFigures:
 
     kept_files: int = 0
     kept_bytes: int = 0
-    copied_bytes: int = 0  # of those kept: copied, because the snapshot is on another volume
+    copied_bytes: int = 0  # the part of those kept that was copied, because the snapshot is on another volume
     given_up: int = 0  # snapshots that were not kept: a full disk, a read-only volume, a directory that was deleted meanwhile
     hits: int = 0
     misses: int = 0
     damaged: int = 0  # copies that had other bytes, and were removed
-    bytes_from_local: int = 0  # of the hits
+    bytes_from_local: int = 0  # those of the hits
 
 
 class LocalState:
@@ -69,7 +69,7 @@ class LocalState:
         self._files = files or LocalFiles()
         self._tally = Tally(LocalFigures())
         if directory is not None:
-            self._files.discard(directory / STAGING)  # of a process that died meanwhile
+            self._files.discard(directory / STAGING)  # left by a process that died meanwhile
 
     @property
     def figures(self) -> LocalFigures:
@@ -79,7 +79,7 @@ class LocalState:
         """Keep the named files (name -> size in bytes, SHA-256) of a snapshot's directory: by hard link, across volumes by copy.
 
         They appear as one entry or not at all; a second call for one slot replaces the first. The store must not write to them any more.
-        Where that cannot be done it is given up without a word, and counted: a checkpoint does not depend on it.
+        Where that cannot be done it is silently given up, and counted: a checkpoint does not depend on it.
         Raises UsageError for a name that leads out of the directory, or a digest that is none.
         """
         expected = {name: expect(name, *told) for name, told in files.items()}
@@ -102,7 +102,7 @@ class LocalState:
         """A copy of this file, kept of any checkpoint of this share, whose bytes were digested now; None if there is none.
 
         It may be gone by the time it is used; then there is none. Link it only where nobody will write to it: whoever changes it
-        changes every link. What an entry has in its place with other bytes is removed.
+        changes every link. A file with other bytes that stands there instead is removed.
         Raises UsageError for a name that leads out of the directory, or a digest that is none.
         """
         expected = expect(name, size_bytes, sha256)

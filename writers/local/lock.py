@@ -1,9 +1,9 @@
-"""One live process for each working directory: a lock of the kernel's (flock) on a file beside it, which a process that dies lets go of.
+"""One live process for each working directory: a lock of the kernel's (flock) on a file next to it, which a process that dies lets go of.
 
-The file is beside the directory, not in it, and hidden: everything in the directory may be deleted at any moment, and a lock file that
-is made anew is another lock. An orderly stop removes it, while it is locked: who opens it at that moment sees that its name leads elsewhere
-now, and tries again. What lies at its name and is not a file of this user's own, of that one name, was put there by somebody: it is neither
-followed nor written to, and the directory is refused.
+The file is next to the directory, not in it, and hidden: everything in the directory may be deleted at any moment, and a lock file that
+is made again is another lock. An orderly stop removes it, while it is locked: a process that opens it at that moment sees that its name
+leads elsewhere now, and tries again. What lies at its name and is not a file of this user's own, of that one name, was put there by
+somebody: it is neither followed nor written to, and the directory is refused.
 
 A forked child (Python workers fork) has a copy of the open file, which would keep the lock after its parent died. So the child closes its
 copy at once, which lets go of nothing as long as the parent has its own; a program that is executed does not get it at all.
@@ -21,7 +21,7 @@ from threading import RLock
 from holdfast.catalog.errors import RefusedError
 from holdfast.catalog.process_identity import has_died, this_process
 
-LOCK_NAME = ".{}.lock"  # of the directory's name
+LOCK_NAME = ".{}.lock"  # takes the directory's name
 _HOLDER_BYTES = 1000  # more than any holder writes
 _HELD: "set[DirectoryLock]" = set()
 _GUARD = RLock()  # no fork while a lock is open, and not yet held or let go of
@@ -50,7 +50,7 @@ def lock_directory(directory: Path) -> DirectoryLock:
     """Lock a directory, which need not be there, for this process; the one that it is in must be.
 
     Raises:
-        RefusedError: a live process has it (the message says which), or something else than a lock file of this user's is in its place.
+        RefusedError: a live process has it (the message says which), or something other than a lock file of this user's is there instead.
         OSError: there can be no lock file, or the file system has no locks.
     """
     path = directory.with_name(LOCK_NAME.format(directory.name))
@@ -77,7 +77,7 @@ def lock_directory(directory: Path) -> DirectoryLock:
 
 
 def _open(path: Path) -> int:
-    """Open or make a lock file, without following a link, and without waiting for whoever has the other end of a pipe."""
+    """Open or make a lock file, without following a link, and without waiting for the other end of a pipe."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:

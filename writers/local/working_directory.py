@@ -31,7 +31,7 @@ PREFIXES = {"jobmanager": "jm_", "taskmanager": "tm_"}
 SETTING = "HOLDFAST_PROCESS_WORKING_DIR"  # process.working-dir
 SETTINGS = {process: f"HOLDFAST_PROCESS_{process.upper()}_WORKING_DIR" for process in PREFIXES}  # process.jobmanager.working-dir, ...
 BLOB_LIMIT_BYTES = 10 * 1024**3
-NAME_LIMIT_BYTES = 255  # of a file, on any usual file system
+NAME_LIMIT_BYTES = 255  # for a file's name, on any usual file system
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def plan_places(
 ) -> Places:
     """Where everything of a process goes. `elsewhere` has the bases of single directories. Raises UsageError."""
     if arguments.text(process, "a kind of process") not in PREFIXES:
-        msg = f"{process!r} is no kind of process: give 'jobmanager' for the driver, 'taskmanager' for a process that runs tasks"
+        msg = f"{process!r} is not a kind of process: pass 'jobmanager' for the driver, 'taskmanager' for a process that runs tasks"
         raise UsageError(msg)
     own = _own_name(process, resource_id)
     bases = [("base", base), *((name, settings.get(name) or None) for name in (SETTINGS[process], SETTING))]
@@ -196,7 +196,7 @@ def _own_name(process: str, resource_id: object) -> str:
     plain = isinstance(resource_id, str) and resource_id.isprintable() and resource_id == resource_id.strip()
     name = f"{PREFIXES[process]}{resource_id}"
     if not plain or "/" in name or resource_id in ("", ".", "..") or len(LOCK_NAME.format(name).encode()) > NAME_LIMIT_BYTES:
-        msg = f"{resource_id!r} is no id of a process: give a file's name, printable and without '/', or None for a fresh one"
+        msg = f"{resource_id!r} is not the id of a process: pass a file's name, printable and without '/', or None for a fresh one"
         raise UsageError(msg)
     return name
 
@@ -206,7 +206,8 @@ def _one_directory(name: str, given: object) -> Path:
     text = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text or "," in text or os.pathsep in text:
         msg = (
-            f"{name}={given!r} is not one local directory: a process has one base, no list of them (',' or {os.pathsep!r}) and no URL; "
+            f"{name}={given!r} is not one local directory: a process has one base, not a list of them (',' or "
+            f"{os.pathsep!r}), and not a URL; "
             "give the path of a directory on a disk of this machine"
         )
         raise UsageError(msg)

@@ -11,7 +11,7 @@ from holdfast.writers.parquet.layout import Part, footer_of, parts_of
 from holdfast.writers.parquet.report import FileReport, digest_parts
 
 Parts = Mapping[str, Sequence[Part]]  # what is read of each file, by path, as it was committed
-Sizes = Mapping[str, int]  # of the whole files
+Sizes = Mapping[str, int]  # the sizes of whole files
 
 
 def require_digests_here(storage: Storage, parts: Parts, sizes: Sizes) -> None:

@@ -44,7 +44,7 @@ def read_duckdb(
     max_parallelism: int,
     verify: bool = True,
 ) -> "duckdb.DuckDBPyRelation":
-    """The rows of a state, without their key groups, on a connection of their own that never goes to the network. In a task of Spark it
+    """The rows of a state, without their key groups, on a connection of their own that never uses the network. In a task of Spark it
     takes what falls to the task.
 
     Its files were checked before it returns: by their digests, or with `verify=False` by sizes and footers.

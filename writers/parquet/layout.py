@@ -86,7 +86,7 @@ class PartDigests:
 
     def __init__(self) -> None:
         self._whole = hashlib.sha256()
-        self._part: Any = None  # of the first part: the whole so far
+        self._part: Any = None  # the digest of the first part: the whole so far
         self.parts: list[str] = []
 
     def update(self, data: Any) -> None:

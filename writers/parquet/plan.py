@@ -127,7 +127,7 @@ def require_readable(info: StateInfo, chunks: Sequence[Chunk], files: Mapping[Fi
         msg = f"{where} has no schema: it was not written as a DataFrame"
         raise FormatError(msg)
     if strange := {chunk.role.value for chunk in chunks} - {Role.BASE, Role.UPSERTS, Role.DELETES, Role.FOOTER}:
-        msg = f"{where} has chunks that are no rows ({', '.join(sorted(strange))}): read it with a newer Holdfast"
+        msg = f"{where} has chunks that are not rows ({', '.join(sorted(strange))}): read it with a newer Holdfast"
         raise FormatError(msg)
     problem = next(filter(None, (_chunk_problem(chunk, files) for chunk in chunks)), None)
     problem = problem or _footer_problem(chunks, files) or _rows_problem(info, chunks, max_parallelism)
@@ -151,10 +151,10 @@ def require_key_groups(info: StateInfo) -> None:
 def require_part(key_groups: object, parallelism: object) -> None:
     """Raises UsageError for what cannot be a part of any state, whatever its key groups."""
     if key_groups is not None and not (isinstance(key_groups, range) and key_groups.step == 1):
-        msg = f"key_groups={key_groups!r} is no range of key groups without gaps: give range(first, last + 1)"
+        msg = f"key_groups={key_groups!r} is not a range of key groups without gaps: pass range(first, last + 1)"
         raise UsageError(msg)
     if parallelism is not None and (isinstance(parallelism, bool) or not isinstance(parallelism, int)):
-        msg = f"parallelism={parallelism!r} is no number of subtasks: give a whole number, 16 say"
+        msg = f"parallelism={parallelism!r} is not a number of subtasks: pass a whole number, for example 16"
         raise UsageError(msg)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-SHARE_OF_MEMORY = 0.5  # of the host's, for all tasks that fit on it; the JVM, and what the program's own tasks hold, need the rest
+SHARE_OF_MEMORY = 0.5  # for all tasks that fit on the host; the JVM, and what the program's own tasks hold, need the rest
 LEAST_MEMORY_BYTES = 256 * 1024**2
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 

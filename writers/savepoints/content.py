@@ -1,4 +1,4 @@
-"""What a savepoint consists of: every state of its source, written anew or copied, and its manifest."""
+"""What a savepoint consists of: every state of its source, written again or copied, and its manifest."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,7 +132,7 @@ def spark_reader(spark: "SparkSession | None", stores: Mapping[str, StoreAdapter
         frame = next((info.state for info in source.manifest.states if info.format == "parquet" or info.state in adapters), None)
         if session is None and frame is not None:
             msg = (
-                f"state {frame!r} of {source!r} is a DataFrame, which Spark has to write anew, and there is no active Spark session (the "
+                f"state {frame!r} of {source!r} is a DataFrame, which Spark has to write again, and there is no active Spark session (the "
                 "command line has none): call catalog.savepoint(..., spark=...), or holdfast.rekey(..., spark=...), in a program that has "
                 "one. Nothing was begun"
             )

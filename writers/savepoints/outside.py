@@ -25,7 +25,7 @@ DATA = paths.SAVEPOINT_DATA
 class Found(StrEnum):
     """What `dispose` found of a savepoint."""
 
-    IN_CATALOG = "in the catalog"  # its files go with the next vacuum, once nobody reads them
+    IN_CATALOG = "in the catalog"  # its files are deleted by the next vacuum, once nobody reads them
     WHOLE = "whole"  # outside; what its manifest names was deleted
     DAMAGED = "damaged"  # outside; its manifest is lost or damaged, so all that lay under its own names was deleted
     ABSENT = "absent"  # outside, and nothing is there: it was deleted or moved away, and a moved one is not found by anybody

@@ -142,11 +142,11 @@ def savepoint_at(path: str) -> Checkpoint:
     try:
         storage.size(paths.MANIFEST_NAME)
     except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"{path} is no savepoint, it has no {paths.MANIFEST_NAME}: give the directory that a savepoint was written or copied to"
+        msg = f"{path} is not a savepoint, it has no {paths.MANIFEST_NAME}: give the directory that a savepoint was written or copied to"
         raise NotFoundError(msg) from error
     manifest = load_manifest(storage, paths.MANIFEST_NAME)
     if manifest.savepoint is None:
-        msg = f"{path} is the directory of checkpoint {manifest.checkpoint_id}, which is no savepoint: use holdfast.open_manifest"
+        msg = f"{path} is the directory of checkpoint {manifest.checkpoint_id}, which is not a savepoint: use holdfast.open_manifest"
         raise NotFoundError(msg)
     return Checkpoint(manifest, storage)
 

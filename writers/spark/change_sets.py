@@ -33,7 +33,7 @@ from holdfast.writers.upload import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-ROWS_HERE = 1_000_000  # of a change set, whose keys the driver can hold
+ROWS_HERE = 1_000_000  # the driver can hold the keys of a change set up to this size
 PLAIN_TYPES = frozenset({"string", "binary", "boolean", "byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz"})
 NAMED_KEYS = 3  # in an error
 
@@ -58,7 +58,7 @@ class ChangeWriter:
         Without a parent the upserts are the state, and without upserts there is none (None). Each plan runs once. The key may be left to
         the parent.
         Raises:
-            UsageError: the columns or the key are not the state's, or a key is there twice.
+            UsageError: the columns or the key are not the state's, or a key appears twice.
         """
         if parent is not None and not context.key_columns:
             context = replace(context, key_columns=parent.info.key_columns)
@@ -84,7 +84,7 @@ class ChangeWriter:
         if not any(ack.chunks for ack in acks):
             return WrittenState(acks=acks, info=parent.info, content=parent.chunks)
         if not any(chunk.role is Role.UPSERTS for chunk in chunks_of(acks)):
-            schema = parent.info.schema  # a column that no file has would be none to whoever reads the files without us
+            schema = parent.info.schema  # a column that no file has would be missing for readers of the files without us
         changed = on_parent(parent, acks, replace(parent.info, schema=schema, rows=None, group_digests=None))
         if not too_many_changes(parent, chunks_of(acks), limit):
             return changed
@@ -207,7 +207,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _require_distinct(given: Sequence[_Given], context: UploadContext) -> None:
-    """Raises UsageError, which names some of them, if a key is there twice in all of this together."""
+    """Raises UsageError, which names some of them, if a key appears twice in all of this together."""
     from pyspark.sql import functions
 
     if not given or _are_distinct_here(given, context):
@@ -220,14 +220,14 @@ def _require_distinct(given: Sequence[_Given], context: UploadContext) -> None:
     if twice:
         named = "; ".join(_named(row, context.key_columns) for row in twice[:NAMED_KEYS])
         msg = (
-            f"changes of state {context.state!r}: a key may be there once, and these are more than once: {named}"
+            f"changes of state {context.state!r}: a key may appear once, and these appear more than once: {named}"
             f"{', and more' if len(twice) > NAMED_KEYS else ''}"
         )
         raise UsageError(msg)
 
 
 def _are_distinct_here(given: Sequence[_Given], context: UploadContext) -> bool:
-    """Whether no key is there twice, as far as this process can tell by itself: that takes a tenth of the time of a Spark job.
+    """Whether no key appears twice, as far as this process can tell by itself: that takes a tenth of the time of a Spark job.
 
     Only of so many rows, and of types whose values are equal to Arrow where they are to Spark (not so NaNs and zeros).
     """

@@ -31,13 +31,13 @@ from holdfast.writers.upload import ParentState, UploadContext, Uploader, Writte
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
-ROWS_HERE, BYTES_HERE = 500_000, 16 * 1024 * 1024  # of changed groups, compressed: what the driver sorts and uploads by itself
+ROWS_HERE, BYTES_HERE = 500_000, 16 * 1024 * 1024  # compressed: changed groups up to this size are sorted and uploaded by the driver
 # For digests over a cache, whose plan is made already: elsewhere these would be the settings of the user's own joins as well.
-# What the groups come to is few rows, which one task adds up: a sixth of the time goes into the shuffle that Spark would plan.
+# What the groups come to is few rows, which one task adds up: a sixth of the time is spent on the shuffle that Spark would plan.
 ONE_SHUFFLE = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
-# A tenth of the time goes into a call for each row, without which rows of many columns would make a method too large to compile.
+# A tenth of the time is spent on a call for each row, without which rows of many columns would make a method too large to compile.
 ONE_LOOP, COLUMNS_IN_A_LOOP = {"spark.sql.codegen.splitConsumeFuncByOperator": "false"}, 16
-FILE_ROWS = 1_000_000  # of more than that: about as many go to one task, and into one file
+FILE_ROWS = 1_000_000  # beyond that, about as many are sent to one task, and into one file
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _require_unique(rows: pa.Table, context: UploadContext) -> None:
     found = zip(*(column.slice(0, NAMED_KEYS).to_pylist() for column in columns), strict=True)
     named = "; ".join(f"{_key_text(values, context)} ({times} times)" for times, *values in found)
     msg = (
-        f"state {context.state!r}: mode='changed-groups' needs a key that is unique, and these are more than once: {named}"
+        f"state {context.state!r}: mode='changed-groups' needs a key that is unique, and these appear more than once: {named}"
         f"{', and more' if twice.num_rows > NAMED_KEYS else ''}; nothing was acknowledged: give columns that tell rows apart"
     )
     raise UsageError(msg)
@@ -247,7 +247,7 @@ def _placed(frame: "DataFrame", groups: Sequence[int], digests: Sequence[GroupDi
 def _upload(
     context: UploadContext, environment: Environment, columns: list[str], starts: Any, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One file of the task's rows, durable before its report goes to the driver; no file without rows."""
+    """One file of the task's rows, durable before its report is sent to the driver; no file without rows."""
     filled = (batch.rename_columns(columns) for batch in batches if batch.num_rows)
     yield from upload_of_task(_row_groups(filled, starts), context, environment)
 

@@ -88,24 +88,24 @@ def has_columns_of(df: "DataFrame", schema: str) -> bool:
 
 
 def column_problems(df: "DataFrame", schema: str, only: Sequence[str] | None = None) -> Iterator[str]:
-    """What keeps the DataFrame from having the columns of a state's schema, in any order, others beside; with `only`, just these."""
+    """What keeps the DataFrame from having the columns of a state's schema, in any order, along with others; with `only`, just these."""
     wanted = {name: kind for name, kind in _columns(_parsed(schema)).items() if only is None or name in only}
     found = _columns(df.schema)
     for name, kind in wanted.items():
         if name not in found:
             yield f"there is no column {name!r} (the state has it, with type {kind})"
         elif df.columns.count(name) > 1:
-            yield f"column {name!r} is there twice"
+            yield f"column {name!r} appears twice"
         elif found[name] != kind:
             yield f"column {name!r} has the type {found[name]}, and in the state {kind}: cast it"
     names = [name.lower() for name in df.columns]
     for name in found if only is None else ():
         if name not in wanted and names.count(name.lower()) > 1:
-            yield f"column {name!r} is there twice (case does not tell columns apart)"
+            yield f"column {name!r} appears twice (case does not tell columns apart)"
 
 
 def widened(schema: str, df: "DataFrame") -> str:
-    """A state's schema with the columns that the DataFrame has beside them; they may be null, as they are in all older rows."""
+    """A state's schema with the columns that the DataFrame has in addition; they may be null, as they are in all older rows."""
     from pyspark.sql.types import StructField, StructType
 
     fields = _parsed(schema).fields
@@ -192,7 +192,7 @@ def _struct_problems(name: str, struct: "StructType") -> Iterator[str]:
                 else ("a column has no name, and other readers than Spark's give it one: rename it")
             )
         if field.name.lower() in seen:
-            yield f"column {inner!r} is there twice (case does not tell columns apart)"
+            yield f"column {inner!r} appears twice (case does not tell columns apart)"
         seen.add(field.name.lower())
         yield from _problems(inner, field.dataType)
 

@@ -1,7 +1,7 @@
 """Digests of key groups: what tells whether a group's rows are the same as the parent's, without reading the parent. Pure.
 
 A group's digest is the count of its rows, and the sum (modulo 2^64) and xor of a 64-bit hash of each: the same in any order of the rows.
-Xor alone cancels a row that is there twice; both alone do not see how many there are. A state keeps those of its groups that have rows
+Xor alone cancels a row that appears twice; both alone do not see how many there are. A state keeps those of its groups that have rows
 as text (`StateInfo.group_digests`): base 64 of zlib of packed little-endian rows (group int32, rows int64, sum int64, xor int64),
 ascending by group.
 """
@@ -44,8 +44,8 @@ def decode(text: str, max_parallelism: int) -> dict[int, GroupDigest]:
     groups = [] if rows is None else rows["group"].tolist()
     if rows is None or groups != sorted({*groups}) or (groups and not 0 <= groups[0] <= groups[-1] < max_parallelism):
         msg = (
-            f"the digests of a state's key groups are not such of {max_parallelism} groups: its manifest is not genuine. Write "
-            "the state in full by another mode, or go on from another checkpoint"
+            f"the digests of a state's key groups are not those of {max_parallelism} groups: its manifest is not genuine. Write "
+            "the state in full by another mode, or continue from another checkpoint"
         )
         raise DamagedFileError(msg)
     return {group: GroupDigest(*digest) for group, *digest in rows.tolist()}

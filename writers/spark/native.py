@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 # Per write, so that no setting of the session or the cluster matters.
 WRITE_OPTIONS = {
-    # Version 2 moves each task's files at once: a failed write leaves them beside its retry's.
+    # Version 2 moves each task's files at once: a failed write leaves them next to its retry's.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "parquet.summary.metadata.level": "NONE",
-    # Hadoop's other local file system leaves a .crc beside every file.
+    # Hadoop's other local file system leaves a .crc next to every file.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-# Of these only the session can say so. Other readers than Spark's must find the same values, so that a file says all that it means.
+# Only the session can set these. Other readers than Spark's must find the same values, so that a file says all that it means.
 WRITE_SETTINGS = {
     # Spark's default, INT96, wraps around in readers that count nanoseconds and has no statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -96,7 +96,8 @@ def _write_parquet(frame: "DataFrame", context: UploadContext, directory: str) -
         if error.getCondition() != "PATH_ALREADY_EXISTS":
             raise
         msg = (
-            f"{directory} in {context.storage.address} is there already: a write call has a directory of its own, and this one is left of "
+            f"{directory} in {context.storage.address} exists already: a write call has a directory of its own, "
+            f"and this one is left over from "
             "an earlier write of the same attempt; abort the attempt and write in a new one"
         )
         raise AlreadyExistsError(msg) from error

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# Of the reader, so that no setting of the session can drop a file, or shift old dates of files that pyarrow wrote.
+# Options of the reader, so that no setting of the session can drop a file, or shift old dates of files that pyarrow wrote.
 READ_OPTIONS = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",

@@ -1,7 +1,7 @@
-"""How long Spark's sort operators took within an action: Spark counts it, and tells it to whoever asks its SQL status store.
+"""How long Spark's sort operators took within an action: Spark counts it, and its SQL status store reports it.
 
 An action of the DataFrame writer has a plan that Python never sees; so it is found by a description of its own, which the user's
-interface of Spark shows as well. A session without a JVM beside it (Spark Connect) tells nothing.
+interface of Spark shows as well. A session without a JVM of its own (Spark Connect) reports nothing.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DESCRIPTION = "spark.job.description"
 SORT_TIME = "sort time"  # the name of the metric of Spark's SortExec, in milliseconds
 EVENTS_WITHIN_MS = 5_000  # Spark tells its store of an action by a queue
-NEWEST = 100  # of the store's actions, which are a thousand: each is a call to the JVM
+NEWEST = 100  # the store has a thousand actions, and each is a call to the JVM
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ def _sorts(execution: Any) -> Iterator[Any]:
 
 
 def _value(spark: "SparkSession", accumulator_id: int) -> int:
-    """Adaptive execution plans anew as it goes: of a sort that it left, there is nothing."""
+    """Adaptive execution plans again as it runs: nothing is left of a sort that it dropped."""
     accumulator = spark._jvm.org.apache.spark.util.AccumulatorContext.get(accumulator_id)  # type: ignore[union-attr]  # noqa: SLF001
     return max(0, int(accumulator.get().value())) if accumulator.isDefined() else 0
 

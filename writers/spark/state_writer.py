@@ -58,6 +58,6 @@ class SparkStateWriter:
 def state_writer(upload: UploadBy) -> StateWriter:
     """The writer of this name. Raises UsageError for another name."""
     if upload not in ("native", "streamed"):
-        msg = f"upload={upload!r} is no way to upload: give 'native' or 'streamed'"
+        msg = f"upload={upload!r} is not a way to upload: pass 'native' or 'streamed'"
         raise UsageError(msg)
     return SparkStateWriter(upload)

@@ -60,7 +60,7 @@ class StreamedUploader:
 def _upload(
     context: UploadContext, environment: Environment, columns: list[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: one file of its rows, durable before its report goes to the driver; no file without rows."""
+    """In a task: one file of its rows, durable before its report is sent to the driver; no file without rows."""
     filled = (batch.rename_columns(columns) for batch in batches if batch.num_rows)
     row_group_bytes = SAVEPOINT_ROW_GROUP_BYTES if context.metadata.is_savepoint else ROW_GROUP_BYTES
     yield from upload_of_task(row_groups(filled, row_group_bytes), context, environment)
@@ -118,7 +118,7 @@ def _digested(parts: list[Part], stream: "DigestingStream") -> Iterator[Part]:
         return
     stretches = [*pairwise([0, *stream.cuts])]
     if stretches != [(part.offset_bytes, part.end_bytes) for part in parts]:
-        msg = f"row groups end at {stream.cuts} and the footer tells of {parts}: pyarrow held bytes back, as none known to Holdfast does"
+        msg = f"row groups end at {stream.cuts} and the footer states {parts}: pyarrow held bytes back, as no known version does"
         raise CorruptionError(msg)
     yield from (replace(part, sha256=sha256) for part, sha256 in zip(parts, stream.digests.parts, strict=True))
 

@@ -76,7 +76,7 @@ def _facts(spark: "SparkSession", ledger_address: str, version: int | None) -> "
 
 def _newest_version(spark: "SparkSession", ledger_address: str) -> int:
     spark.read.format("delta").load(ledger_address)  # tells a session without Delta Lake from a ledger that is not there
-    # By SQL: the class DeltaTable needs a JVM beside it, or a plugin of Delta's in the server of Spark Connect.
+    # By SQL: the class DeltaTable needs a JVM of its own, or a plugin of Delta's in the server of Spark Connect.
     newest = spark.sql(f"DESCRIBE HISTORY delta.{quoted(ledger_address)} LIMIT 1").select("version").first()
     assert newest is not None  # a table has a version 0
     return int(newest[0])

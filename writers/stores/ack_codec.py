@@ -14,7 +14,7 @@ from holdfast.catalog.errors import UsageError
 from holdfast.catalog.manifest_rules import require_ack
 from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetrics, Chunk, Role, Scope, StoredFile
 
-_DIGITS = 64  # of the SHA-256 before the text
+_DIGITS = 64  # the SHA-256 before the text has them
 
 T = TypeVar("T")
 
@@ -53,13 +53,13 @@ def decode_ack(data: object) -> Ack | FailedAck:
     """What `encode_ack` or `encode_failure` was given.
     Raises UsageError for other bytes, and for those of which one was changed, lost or added."""
     try:
-        if not isinstance(data, bytes | bytearray | memoryview):  # of a number, `bytes` would make so many
+        if not isinstance(data, bytes | bytearray | memoryview):  # `bytes` would turn a number into that many zeros
             msg = "it is not bytes"
             raise TypeError(msg)
         return _decoded(bytes(data))
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         msg = (
-            f"{type(data).__name__} {data!r:.60} is no acknowledgement, or was damaged on its way ({error}): give what upload.ack() "
+            f"{type(data).__name__} {data!r:.60} is not an acknowledgement, or was damaged on its way ({error}): pass what upload.ack() "
             "returned in the task"
         )
         raise UsageError(msg) from error
@@ -68,7 +68,7 @@ def decode_ack(data: object) -> Ack | FailedAck:
 def _decoded(data: bytes) -> Ack | FailedAck:
     text = data[_DIGITS:]
     if sealed(text) != data:
-        msg = "it has not the digest of itself"
+        msg = "it does not have the digest of itself"
         raise ValueError(msg)
     plain: dict[str, Any] = json.loads(text)
     if "not_durable" in plain:

@@ -2,7 +2,7 @@
 
 The directory of a store is not key-group aware (FLINK-5053). An adapter of a few lines, which iterates keys and puts keys, turns it into
 rows when a savepoint is taken, and the rows of some key groups into a store again. A key's group is that of its bytes in the store:
-`pmod(hash(key), max_parallelism)` of a binary column in Spark, and whoever spreads keys over subtasks has to spread them by that.
+`pmod(hash(key), max_parallelism)` of a binary column in Spark, and a program that spreads keys over subtasks has to spread them by that.
 """
 
 import json
@@ -42,7 +42,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 
 class StoreAdapter(Protocol):
-    """How to get at the entries of one kind of store. Picklable: it goes to tasks."""
+    """How to get at the entries of one kind of store. Picklable: it is sent to tasks."""
 
     def entries(self, directory: str) -> Iterable[tuple[bytes, bytes]]:
         """Every key with its value, in any order, of the store in this directory, which is a copy of its own."""
@@ -145,7 +145,9 @@ def require_stores(stores: Mapping[str, StoreAdapter], manifest: Manifest) -> No
             raise UsageError(msg)
         is_made = not isinstance(adapter, type)  # the class itself is given easily
         if not (is_made and callable(getattr(adapter, "entries", None)) and callable(getattr(adapter, "build", None))):
-            msg = f"{adapter!r} is no adapter of the store of state {state!r}: it needs methods entries and build (holdfast.StoreAdapter)"
+            msg = (
+                f"{adapter!r} is not an adapter of the store of state {state!r}: it needs methods entries and build (holdfast.StoreAdapter)"
+            )
             raise UsageError(msg)
         shares = {(chunk.subtask, chunk.key_group_from) for chunk in manifest.chunks if chunk.state == state}
         if len(shares) > 1 and any(first is None for _, first in shares):

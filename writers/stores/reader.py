@@ -197,8 +197,8 @@ def directory_reader(manifest: Manifest, info: StateInfo, storage: Storage, envi
 
 @contextmanager
 def new_directory(to: str | os.PathLike[str], environment: Environment) -> Iterator[Path]:
-    """A directory to fill, which becomes `to` when the block ends well, and goes when it raises. Raises AlreadyExistsError."""
-    target = Path(os.path.realpath(to))  # of a link to an empty directory, the directory
+    """A directory to fill, which becomes `to` when the block ends well, and is removed when it raises. Raises AlreadyExistsError."""
+    target = Path(os.path.realpath(to))  # a link to an empty directory leads to the directory
     _require_free(target)
     draft = target.with_name(f".{target.name}.{environment.new_id()[:8]}.tmp")
     draft.mkdir(parents=True)
@@ -223,5 +223,5 @@ def _require_free(target: Path) -> None:
         return
     except NotADirectoryError:
         pass
-    msg = f"{target} is there and is not empty: give the path of a new or empty directory. Nothing was written"
+    msg = f"{target} exists and is not empty: give the path of a new or empty directory. Nothing was written"
     raise AlreadyExistsError(msg)

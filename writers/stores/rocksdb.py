@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.catalog.errors import UsageError
 
 BATCH = 10_000  # entries
-CONFIG = "rocksdict-config.json"  # what rocksdict itself writes beside a database
+CONFIG = "rocksdict-config.json"  # what rocksdict itself writes next to a database
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class RocksDBAdapter:
             raise UsageError(msg)
         others = [name for name in Rdict.list_cf(directory) if name != "default"]
         if others:
-            msg = f"{directory} has column families {', '.join(others)}: write an adapter of your own, whose keys tell the family"
+            msg = f"{directory} has column families {', '.join(others)}: write an adapter of your own, whose keys state the family"
             raise UsageError(msg)
         database = Rdict(directory, Options(raw_mode=True), access_type=AccessType.read_only())
         try:

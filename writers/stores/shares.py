@@ -1,4 +1,4 @@
-"""What the driver makes of the acknowledgements of a state of directories: all shares there, each once, and none beside another."""
+"""What the driver makes of the acknowledgements of a state of directories: all shares there, each once, and no two overlap."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,10 +22,10 @@ class DirectoryShares:
     writer: DirectoryWriter
     subtasks: int | None  # that there are; None: those that are written, and at least the parent's
     parent_subtasks: int
-    _uploads: dict[int, DirectoryUpload] = field(default_factory=dict)  # of this process
-    _begun: set[int] = field(default_factory=set)  # of this process, those too that failed to begin
+    _uploads: dict[int, DirectoryUpload] = field(default_factory=dict)  # in this process
+    _begun: set[int] = field(default_factory=set)  # in this process, those too that failed to begin
     _acks: dict[int, Ack] = field(default_factory=dict)
-    _late: list[Ack] = field(default_factory=list)  # of a share that has one, or is none: their files become rows without handles
+    _late: list[Ack] = field(default_factory=list)  # those that count for no share: their files become rows without handles
 
     @property
     def acks(self) -> list[Ack]:
@@ -61,7 +61,7 @@ class DirectoryShares:
         """
         given_acks: object = acks
         if not isinstance(given_acks, Iterable) or isinstance(given_acks, str | bytes):
-            msg = f"{type(acks).__name__} is no list of acknowledgements of {self._what}: give those of all its tasks together"
+            msg = f"{type(acks).__name__} is not a list of acknowledgements of {self._what}: pass those of all its tasks together"
             raise UsageError(msg)
         for given in acks:
             ack = decode_ack(given)
@@ -134,7 +134,7 @@ def shares_of(
     """To collect the shares of a state of which the parent may have some. Raises UsageError for what is no number of subtasks."""
     given: object = subtasks  # a program without types gives anything
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_PARALLELISM_LIMIT):
-        msg = f"subtasks={subtasks!r} is no number of subtasks of state {context.state!r}: give 1 to {MAX_PARALLELISM_LIMIT}"
+        msg = f"subtasks={subtasks!r} is not a number of subtasks of state {context.state!r}: pass 1 to {MAX_PARALLELISM_LIMIT}"
         raise UsageError(msg)
     patterns = require_patterns(immutable)
     if parent is not None and parent.info.format != DIRECTORY:

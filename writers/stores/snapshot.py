@@ -30,13 +30,14 @@ def files_of(directory: Path, immutable: Sequence[str]) -> list[SnapshotFile]:
     give back.
     """
     if not os.path.isdir(directory):
-        msg = f"{directory} is no directory: give the snapshot that the store has just made"
+        msg = f"{directory} is not a directory: give the snapshot that the store has just made"
         raise UsageError(msg)
     try:
         found = sorted(_walk(directory, ""), key=lambda each: each[1])
     except FileNotFoundError as error:
         msg = (
-            f"{error.filename} went while {directory} was read: give a snapshot that the store leaves alone, or the function that takes one"
+            f"{error.filename} vanished while {directory} was read: give a snapshot that the store leaves alone, "
+            f"or the function that takes one"
         )
         raise UsageError(msg) from error
     return [
@@ -48,7 +49,7 @@ def files_of(directory: Path, immutable: Sequence[str]) -> list[SnapshotFile]:
 def require_patterns(patterns: object) -> tuple[str, ...]:
     """The patterns of names themselves. Raises UsageError for what is no collection of texts."""
     if isinstance(patterns, str) or not isinstance(patterns, Sequence) or not all(isinstance(each, str) for each in patterns):
-        msg = f"immutable={patterns!r} is no list of patterns: give those of the files that the store never changes, as ['*.sst']"
+        msg = f"immutable={patterns!r} is not a list of patterns: pass those of the files that the store never changes, as ['*.sst']"
         raise UsageError(msg)
     if any("/" in each for each in patterns):
         msg = f"immutable={patterns!r}: a pattern is of a file's own name, in whichever directory, and has no '/'"
@@ -67,7 +68,7 @@ def _walk(directory: Path, prefix: str) -> Iterator[tuple[Path, str, int]]:
             elif stat.S_ISREG(mode.st_mode):
                 yield Path(entry.path), name, mode.st_size
             else:
-                msg = f"{entry.path} is no file and no directory (a link or a device): give a snapshot of plain files"
+                msg = f"{entry.path} is neither a file nor a directory (a link or a device): give a snapshot of plain files"
                 raise UsageError(msg)
 
 
@@ -75,7 +76,7 @@ def _require_text(name: str, directory: Path) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        msg = f"{directory} has a file whose name is no UTF-8: {name!r}. Rename it"
+        msg = f"{directory} has a file whose name is not UTF-8: {name!r}. Rename it"
         raise UsageError(msg) from None
     if "\\" in name:
         msg = f"{directory} has a file with a backslash in its name: {name!r}. Rename it"

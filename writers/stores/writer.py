@@ -2,7 +2,7 @@
 
 Files that the store never changes are uploaded once and then referred to: same name, size and digest in the parent's handles of this
 state and subtask (incremental checkpoints of RocksDB, as FLINK-5053 has them). The others are this checkpoint's own. While the store
-goes on, threads digest and upload: the store stands still only for its snapshot, which is a matter of hard links.
+continues, threads digest and upload: the store stands still only for its snapshot, which is a matter of hard links.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ from holdfast.writers.stores.sources import keep_copies
 from holdfast.writers.upload import UploadContext
 
 DIRECTORY = "directory"
-FILE_LAYER = 0  # of every file: a handle is the file's for ever, whichever checkpoint refers to it anew
+FILE_LAYER = 0  # every file has it: a handle is the file's for ever, whichever checkpoint refers to it again
 
 Snapshot = str | os.PathLike[str] | Callable[[str], object]
 
@@ -58,10 +58,10 @@ class Share:
     def of(cls, subtask: object, key_groups: object, max_parallelism: int) -> "Share":
         """Raises UsageError for what is no number of a subtask, or no range of the job's key groups."""
         if isinstance(subtask, bool) or not isinstance(subtask, int) or not 0 <= subtask < MAX_PARALLELISM_LIMIT:
-            msg = f"subtask={subtask!r} is no number of a subtask: give 0 to {MAX_PARALLELISM_LIMIT - 1}"
+            msg = f"subtask={subtask!r} is not the number of a subtask: pass 0 to {MAX_PARALLELISM_LIMIT - 1}"
             raise UsageError(msg)
         if key_groups is not None and not isinstance(key_groups, range):
-            msg = f"key_groups={key_groups!r} is no range: give holdfast.groups_of(subtask, parallelism, max_parallelism)"
+            msg = f"key_groups={key_groups!r} is not a range: pass holdfast.groups_of(subtask, parallelism, max_parallelism)"
             raise UsageError(msg)
         return cls(subtask=subtask, key_groups=None if key_groups is None else require_groups(key_groups, max_parallelism))
 
@@ -87,7 +87,7 @@ class DirectoryWriter:
         key_groups: range | None = None,
         working_directory: WorkingDirectory | None = None,
     ) -> "DirectoryUpload":
-        """Begin to upload one subtask's snapshot, beside the caller; `upload.ack()` waits for it and gives what the driver needs.
+        """Begin to upload one subtask's snapshot, alongside the caller; `upload.ack()` waits for it and gives what the driver needs.
 
         `snapshot` is the directory of one, which stays as it is until then; or a function that takes one into the path that it is called
         with (`Checkpoint(db).create_checkpoint`), whose time is told as `sync_ms`, and whose directory is removed afterwards. That path is
@@ -120,7 +120,7 @@ class DirectoryWriter:
         return replace(taken, sync_ms=round((self.environment.monotonic_s() - began) * 1000))
 
     def _begin(self, taken: "_Taken", share: Share) -> "DirectoryUpload":
-        fresh = f"{self.context.call}_{share.subtask}_{self.environment.new_id()}"  # of two tries of one task, and of two tasks
+        fresh = f"{self.context.call}_{share.subtask}_{self.environment.new_id()}"  # unique for each task, and for each retry of a task
         known = _known(self.parent, share)
         began = self.environment.monotonic_s()
         files = files_of(taken.directory, self.immutable)
@@ -182,14 +182,14 @@ class DirectoryWriter:
 
 
 class DirectoryUpload:
-    """The upload of one snapshot, which goes on beside its task. The snapshot must stay as it is until `ack` or `wait` has returned."""
+    """The upload of one snapshot, alongside its task. The snapshot must stay as it is until `ack` or `wait` has returned."""
 
     def __init__(
         self, writer: DirectoryWriter, share: Share, taken: "_Taken", uploads: "Sequence[Future[_Uploaded]]", began_s: float
     ) -> None:
         self._writer, self._share, self._taken, self._uploads, self._began_s = writer, share, taken, uploads, began_s
         self._ack: Ack | None = None
-        weakref.finalize(self, taken.remove)  # of a task that failed before it waited
+        weakref.finalize(self, taken.remove)  # for a task that failed before it waited
 
     def ack(self) -> bytes:
         """Wait until every file is digested and durable; what the driver gives to `checkpoint.acknowledge`.
@@ -279,10 +279,12 @@ class _Uploaded:
 def _require_places(snapshot: object, working: object) -> None:
     """Raises UsageError for what is neither a directory's path nor a function, or no working directory."""
     if not callable(snapshot) and not (isinstance(snapshot, str | os.PathLike) and os.fspath(snapshot)):
-        msg = f"{snapshot!r} is no snapshot: give the path of its directory, or the function that takes one"
+        msg = f"{snapshot!r} is not a snapshot: pass the path of its directory, or the function that takes one"
         raise UsageError(msg)
     if working is not None and not isinstance(working, WorkingDirectory):
-        msg = f"working_directory={working!r} is none: give what holdfast.working_directory(...) returned in this process"
+        msg = (
+            f"working_directory={working!r} is not a working directory: pass what holdfast.working_directory(...) returned in this process"
+        )
         raise UsageError(msg)
 
 

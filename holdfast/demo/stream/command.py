@@ -39,9 +39,11 @@ def lines(result: StreamResult, problems: list[str]) -> Iterator[str]:
     yield ""
     yield f"{len(result.committed_batches)} checkpoints of together {size(result.total_bytes)} wrote {size(result.new_bytes)}"
     steps = max(1, result.acks)
-    yield f"A store stood still for {result.sync_ms / steps:.0f} ms, and was uploaded beside in {result.upload_ms / steps:.0f} ms (means)"
     yield (
-        f"Vacuum deleted {report.counted(result.vacuumed_files, 'file')}, beside the stream and after it; scrub "
+        f"A store stood still for {result.sync_ms / steps:.0f} ms, and was uploaded alongside in {result.upload_ms / steps:.0f} ms (means)"
+    )
+    yield (
+        f"Vacuum deleted {report.counted(result.vacuumed_files, 'file')}, alongside the stream and after it; scrub "
         f"{report.counted(result.orphans, 'file')} of killed attempts"
     )
     yield ""
@@ -56,6 +58,6 @@ def lines(result: StreamResult, problems: list[str]) -> Iterator[str]:
 def _death_text(death: Death) -> str:
     size = report.bytes_text
     return (
-        f"{death.victim:<8} in batch {death.batch:>2}, went on with batch {death.next_batch}: {size(death.local_bytes)} local, "
+        f"{death.victim:<8} in batch {death.batch:>2}, continued with batch {death.next_batch}: {size(death.local_bytes)} local, "
         f"{size(death.cached_bytes)} cached, {size(death.remote_bytes)} of the catalog"
     )

@@ -61,7 +61,7 @@ class Step:
                 key_groups=groups_of(subtask, SUBTASKS, GROUPS),
                 working_directory=working,
             )
-            database.close()  # the upload goes on beside
+            database.close()  # the upload continues alongside
             ack = upload.ack()
         sources = {"local_bytes": 0, "cached_bytes": 0, "remote_bytes": 0}
         if found is not None:

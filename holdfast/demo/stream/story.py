@@ -57,8 +57,8 @@ class StreamResult:
     batches: int = 0
     flights: int = 0
     deaths: list[Death] = field(default_factory=list)
-    committed_batches: list[int] = field(default_factory=list)  # of each checkpoint, in their order
-    local_bytes: int = 0  # of all steps
+    committed_batches: list[int] = field(default_factory=list)  # one for each checkpoint, in their order
+    local_bytes: int = 0  # in all steps together
     cached_bytes: int = 0
     remote_bytes: int = 0
     new_bytes: int = 0
@@ -149,7 +149,7 @@ class StreamStory:
         self.result.seconds[what] = round(time.monotonic() - started, 1)
 
     def stream(self, deaths: Sequence[PlannedDeath]) -> None:
-        """The stream to its end, through all deaths, with a vacuum beside it."""
+        """The stream to its end, through all deaths, with a vacuum alongside."""
         cleaner, driver = self.child("cleaner"), self.child("stream.driver")
         try:
             for planned in deaths:
@@ -249,5 +249,5 @@ def kill_executor(driver: Child, timeout_s: float = 60) -> int:
                     os.kill(pid, signal.SIGKILL)
                     return 1
         time.sleep(LOOK_EVERY_S)
-    msg = "the driver had no executor to kill: it had ended, or has started none, or this is no Linux"
+    msg = "the driver had no executor to kill: it had ended, or has started none, or this is not Linux"
     raise ChildFailedError(msg)

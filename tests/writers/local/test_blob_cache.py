@@ -170,7 +170,7 @@ def test_a_read_only_cache_still_has_what_it_has(directory) -> None:
 
 def test_a_digest_that_is_none_is_refused_for_it_becomes_a_path(directory) -> None:
     for sha256 in ("../../x", "", digest(DATA).upper()):
-        with pytest.raises(UsageError, match="is no digest"):
+        with pytest.raises(UsageError, match="is not a digest"):
             open_cache(directory).get(sha256, 1, lambda stream: None)
 
 

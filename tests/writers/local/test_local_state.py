@@ -219,9 +219,9 @@ def test_a_name_that_leads_elsewhere_is_refused(local, tmp_path, name) -> None:
 
 def test_a_digest_that_is_none_is_refused_for_it_becomes_a_path(local, tmp_path) -> None:
     for sha256 in ("../../x", "", "AB" * 32):
-        with pytest.raises(UsageError, match="is no digest"):
+        with pytest.raises(UsageError, match="is not a digest"):
             local.find(SHARE, "x", 1, sha256)
-        with pytest.raises(UsageError, match="is no digest"):
+        with pytest.raises(UsageError, match="is not a digest"):
             local.keep(slot(1), tmp_path, {"x": (1, sha256)})
 
 

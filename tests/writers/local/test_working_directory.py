@@ -147,7 +147,7 @@ def test_a_base_is_made_absolute_and_links_on_its_way_are_followed(tmp_path, mon
 @pytest.mark.parametrize("given", ["/a,/b", f"/a{os.pathsep}/b", ["/a", "/b"], ("/a",), "s3://bucket/x", "", 5, b"/a", "/a\0"], ids=repr)
 def test_a_list_of_bases_or_what_is_no_path_is_refused(tmp_path, given) -> None:
     for option in ("base", "tmp", "local_state", "blob_storage"):
-        with pytest.raises(UsageError, match=f"{option}=.* is not one local directory.*no list"):
+        with pytest.raises(UsageError, match=f"{option}=.* is not one local directory.*not a list"):
             holdfast.working_directory("taskmanager", "a", **{"base": tmp_path, option: given})
     assert os.listdir(tmp_path) == []
 
@@ -160,7 +160,7 @@ def test_a_list_in_a_setting_is_refused_by_its_name() -> None:
 
 @pytest.mark.parametrize("resource_id", ["", ".", "..", "a/b", "../a", "a\0", "a\n", " a", 7, "x" * 250, "ö" * 130], ids=repr)
 def test_an_id_that_is_no_file_name_is_refused(tmp_path, resource_id) -> None:
-    with pytest.raises(UsageError, match="is no id of a process"):
+    with pytest.raises(UsageError, match="is not the id of a process"):
         opened(tmp_path, resource_id=resource_id)
     assert os.listdir(tmp_path) == []
 

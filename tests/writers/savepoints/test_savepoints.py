@@ -77,7 +77,7 @@ def test_a_name_is_taken_for_ever(catalog: holdfast.Catalog) -> None:
     write(catalog, offsets=b"1")
     catalog.savepoint("flights", "mine")
     catalog.dispose("flights", "mine")
-    with pytest.raises(holdfast.AlreadyExistsError, match="names never come back"):
+    with pytest.raises(holdfast.AlreadyExistsError, match="a name is never used again"):
         catalog.savepoint("flights", "mine")
 
 
@@ -86,7 +86,7 @@ def test_a_name_whose_savepoint_was_aborted_is_told_as_tried_and_not_as_had(cata
     next(Path(catalog.address).glob("jobs/*/exclusive/*")).write_bytes(b"damaged")
     with pytest.raises(holdfast.DamagedFileError):
         catalog.savepoint("flights", "mine")
-    told = r"was tried and aborted \(DamagedFileError: .*names are never given twice: take another"
+    told = r"was tried and aborted \(DamagedFileError: .*a name is never used again: take another"
     with pytest.raises(holdfast.AlreadyExistsError, match=told):
         catalog.savepoint("flights", "mine")
     with pytest.raises(holdfast.NotFoundError, match=f"nothing to dispose of: .*{told}"):
@@ -543,9 +543,9 @@ def test_another_jobs_checkpoint_without_a_mode_is_refused_with_the_modes(catalo
         catalog.coordinate("next", start=source)
     with pytest.raises(holdfast.RefusedError, match="leave mode='fork' out"):
         catalog.coordinate("flights", start=source, mode="fork")
-    with pytest.raises(holdfast.RefusedError, match="goes with a checkpoint of another job"):
+    with pytest.raises(holdfast.RefusedError, match="is only for a checkpoint of another job"):
         catalog.coordinate("next", mode="claim")
-    with pytest.raises(holdfast.UsageError, match="give 'fork', 'no-claim' or 'claim'"):
+    with pytest.raises(holdfast.UsageError, match="pass 'fork', 'no-claim' or 'claim'"):
         catalog.coordinate("next", start=source, mode="steal")  # type: ignore[arg-type]
 
 

@@ -269,7 +269,7 @@ def test_a_key_that_is_there_twice_is_named(spark, job, monkeypatch, rows_here, 
     monkeypatch.setattr(change_sets, "ROWS_HERE", rows_here)
     full(job, base(spark))
     given = frame(spark, upserts) if upserts else None, frame(spark, deletes, "id int") if deletes else None
-    with pytest.raises(UsageError, match="a key may be there once, and these are more than once: ") as raised:
+    with pytest.raises(UsageError, match="a key may appear once, and these appear more than once: ") as raised:
         change(job, *given)
     assert raised.match(said)
     assert job.latest().checkpoint_id == 1
@@ -291,12 +291,12 @@ def test_keys_that_spark_takes_for_equal_are_the_same_key(spark, job, key):
     [
         (None, None, "id", "there are none: give upserts, deletes or both"),
         ("select 1 AS id, 'x' AS text", None, "id", r"upserts: there is no column 'number' \(the state has it, with type double\)"),
-        ("select 1 AS id, 'x' AS text, 1D AS number, 1 AS more, 2 AS More", None, "id", "upserts: column 'more' is there twice"),
-        ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS Number", None, "id", "upserts: column 'Number' is there twice"),
+        ("select 1 AS id, 'x' AS text, 1D AS number, 1 AS more, 2 AS More", None, "id", "upserts: column 'more' appears twice"),
+        ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS Number", None, "id", "upserts: column 'Number' appears twice"),
         ("select 1L AS id, 'x' AS text, 1D AS number", None, "id", "upserts: column 'id' has the type bigint, and in the state int: cast"),
         ("select 1 AS id, 'x' AS text, 1 AS number", None, "id", "column 'number' has the type int, and in the state double"),
         ("select 1 AS id, 'x' AS text, 1D AS Number", None, "id", "no column 'number' .the state has it, with type double"),
-        ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS id", None, "id", "upserts: column 'id' is there twice"),
+        ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS id", None, "id", "upserts: column 'id' appears twice"),
         (None, "select 1 AS other", "id", "deletes: there is no column 'id'"),
         (None, "select 1L AS id", "id", "deletes: column 'id' has the type bigint, and in the state int"),
         (None, "select 1 AS id", "text", "the key is given as 'text', and that of the state is 'id'"),

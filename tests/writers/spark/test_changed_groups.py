@@ -328,7 +328,7 @@ def test_a_key_that_is_twice_in_a_changed_group_is_named(spark, streamed_job):
     df = rows(spark)
     write(streamed_job, df)
     twice = df.union(rows(spark, [7, 9], "more")).union(rows(spark, [7, None, None], "b"))
-    with pytest.raises(UsageError, match="needs a key that is unique, and these are more than once") as raised:
+    with pytest.raises(UsageError, match="needs a key that is unique, and these appear more than once") as raised:
         write(streamed_job, twice)
     assert all(found in str(raised.value) for found in ("id=7 (3 times)", "id=9 (2 times)", "id=None (2 times)"))
     assert streamed_job.latest().checkpoint_id == 1

@@ -203,13 +203,13 @@ def test_groups_that_are_not_there_are_refused(scattered, how):
 
 @pytest.mark.parametrize("key_groups", [[0, 1], 5, range(0, 64, 2), range(5, 0, -1), "0-5", True], ids=repr)
 def test_key_groups_that_are_no_range_are_refused_by_name(scattered, key_groups):
-    with pytest.raises(UsageError, match=r"key_groups=.* is no range of key groups without gaps: give range\(first, last \+ 1\)"):
+    with pytest.raises(UsageError, match=r"key_groups=.* is not a range of key groups without gaps: pass range\(first, last \+ 1\)"):
         scattered.read(key_groups=key_groups)
 
 
 @pytest.mark.parametrize("parallelism", ["4", 2.0, True, [4]], ids=repr)
 def test_a_parallelism_that_is_no_whole_number_is_refused_by_name(scattered, parallelism):
-    with pytest.raises(UsageError, match=r"parallelism=.* is no number of subtasks: give a whole number"):
+    with pytest.raises(UsageError, match=r"parallelism=.* is not a number of subtasks: pass a whole number"):
         scattered.read(parallelism=parallelism)
 
 

@@ -255,8 +255,8 @@ class UploaderContract:
             ("SELECT 1 AS id, parse_json('{}') AS v", ["id"], "column 'v' has the type variant"),
             ("SELECT 1 AS id, struct(array(null) AS x) AS s", ["id"], "column 's.x.element' has the type void"),
             ("SELECT 1 AS id, INTERVAL '1' YEAR AS y", ["id"], "column 'y' has the type interval year"),
-            ("SELECT 1 AS id, 2 AS Id", ["id"], "column 'Id' is there twice"),
-            ("SELECT 1 AS id, named_struct('a', 1, 'A', 2) AS s", ["id"], "column 's.A' is there twice"),
+            ("SELECT 1 AS id, 2 AS Id", ["id"], "column 'Id' appears twice"),
+            ("SELECT 1 AS id, named_struct('a', 1, 'A', 2) AS s", ["id"], "column 's.A' appears twice"),
         ],
     )
     def test_what_cannot_be_a_state_is_refused_before_a_byte_is_written(self, spark, uploader, storage, query, key, said):

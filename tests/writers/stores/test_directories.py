@@ -230,12 +230,12 @@ def test_acks_of_another_checkpoint_or_of_nothing_are_refused(job, tmp_path: Pat
         old = acks_of(checkpoint.directories(STATE, subtasks=1), place)
         checkpoint.acknowledge(STATE, old)
     with job.checkpoint() as checkpoint:
-        with pytest.raises(holdfast.UsageError, match="waits for no directories of state 'rocks'"):
+        with pytest.raises(holdfast.UsageError, match="is not waiting for directories of state 'rocks'"):
             checkpoint.acknowledge(STATE, old)
         writer = checkpoint.directories(STATE, subtasks=1)
         with pytest.raises(holdfast.UsageError, match="acknowledgement of state 'rocks' of checkpoint 1 .* given for state 'rocks' of ch"):
             checkpoint.acknowledge(STATE, old)
-        with pytest.raises(holdfast.UsageError, match="is no acknowledgement"):
+        with pytest.raises(holdfast.UsageError, match="is not an acknowledgement"):
             checkpoint.acknowledge(STATE, [b"{}"])
         with pytest.raises(holdfast.UsageError, match="has 1 subtasks, counted from 0, and subtask 1 was written"):
             checkpoint.acknowledge(STATE, acks_of(writer, place, first=1))
@@ -305,15 +305,15 @@ def test_key_groups_are_each_in_one_directory_or_nothing_is_committed(job, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"subtask": -1}, "subtask=-1 is no number of a subtask"),
-        ({"subtask": "0"}, "subtask='0' is no number of a subtask"),
+        ({"subtask": -1}, "subtask=-1 is not the number of a subtask"),
+        ({"subtask": "0"}, "subtask='0' is not the number of a subtask"),
         ({"subtask": 3, "subtasks": 3}, "has 3 subtasks, counted from 0, and subtask 3"),
-        ({"subtasks": 0}, "subtasks=0 is no number of subtasks"),
-        ({"key_groups": (0, 4)}, r"key_groups=\(0, 4\) is no range"),
+        ({"subtasks": 0}, "subtasks=0 is not a number of subtasks"),
+        ({"key_groups": (0, 4)}, r"key_groups=\(0, 4\) is not a range"),
         ({"key_groups": range(9)}, "is not a range within 0 to 7"),
-        ({"immutable": "*.sst"}, "is no list of patterns"),
+        ({"immutable": "*.sst"}, "is not a list of patterns"),
         ({"immutable": ["sub/*.sst"]}, "has no '/'"),
-        ({"working_directory": "/tmp"}, "working_directory='/tmp' is none"),
+        ({"working_directory": "/tmp"}, "working_directory='/tmp' is not a working directory"),
     ],
 )
 def test_arguments_that_make_no_sense_are_told_and_nothing_is_committed(job, tmp_path: Path, arguments, told: str) -> None:
@@ -325,7 +325,7 @@ def test_arguments_that_make_no_sense_are_told_and_nothing_is_committed(job, tmp
 
 @pytest.mark.parametrize("given", [None, 5, b"bytes", ""])
 def test_what_is_no_path_is_no_snapshot(job, given) -> None:
-    with pytest.raises(holdfast.UsageError, match="is no snapshot: give the path"), job.checkpoint() as checkpoint:
+    with pytest.raises(holdfast.UsageError, match="is not a snapshot: pass the path"), job.checkpoint() as checkpoint:
         checkpoint.write_directory(STATE, given)
 
 
@@ -362,9 +362,9 @@ def test_what_is_no_snapshot_is_refused(job, tmp_path: Path) -> None:
     (linked / "2.sst").symlink_to(linked / "1.sst")
     for place, told in (
         ("empty", "is empty"),
-        ("file", "is no directory"),
-        ("missing", "is no directory"),
-        ("linked", "is no file and no"),
+        ("file", "is not a directory"),
+        ("missing", "is not a directory"),
+        ("linked", "is neither a file nor a"),
     ):
         with pytest.raises(holdfast.UsageError, match=told), job.checkpoint() as checkpoint:
             checkpoint.write_directory(STATE, tmp_path / place)

@@ -81,7 +81,7 @@ def test_an_ack_of_which_any_byte_was_changed_lost_or_added_is_refused(process: 
 def test_an_ack_with_a_field_of_another_type_is_refused(process: Process, wrong: dict[str, object]) -> None:
     """As another version of the task's side might send it."""
     plain = json.loads(an_ack(process)[64:])
-    with pytest.raises(UsageError, match="is no acknowledgement"):
+    with pytest.raises(UsageError, match="is not an acknowledgement"):
         decode_ack(sealed(json.dumps(plain | wrong).encode()))
 
 
@@ -91,7 +91,7 @@ def test_each_field_of_an_acks_chunks_and_files_has_its_type(process: Process, o
     for field in plain[of][0]:
         for value in ([], True):
             wrong = plain | {of: [plain[of][0] | {field: value}, *plain[of][1:]]}
-            with pytest.raises(UsageError, match="is no acknowledgement"):
+            with pytest.raises(UsageError, match="is not an acknowledgement"):
                 decode_ack(sealed(json.dumps(wrong).encode()))
 
 
@@ -171,8 +171,8 @@ def test_a_subtask_whose_snapshot_failed_may_be_written_again(world: World, proc
 
 def test_a_number_of_subtasks_that_no_job_has_is_refused_before_they_are_counted(process: Process) -> None:
     """Of a subtask numbered a billion, all that are missing were listed."""
-    with pytest.raises(UsageError, match="is no number of"), process.coordinate().checkpoint() as writer:
-        with pytest.raises(UsageError, match="subtask=1000000000000 is no number of a subtask"):
+    with pytest.raises(UsageError, match="is not a number of"), process.coordinate().checkpoint() as writer:
+        with pytest.raises(UsageError, match="subtask=1000000000000 is not the number of a subtask"):
             writer.write_directory(STATE, taking({"1.sst": b"one"}), subtask=10**12)
         writer.directories("another", subtasks=MAX_PARALLELISM_LIMIT + 1)
 
@@ -213,7 +213,7 @@ def test_a_snapshot_that_goes_while_it_is_read_is_told_as_such(tmp_path: Path) -
         def __exit__(self, *_: object) -> None:
             pass
 
-    with replaced(os, "scandir", Vanishing), pytest.raises(UsageError, match=r"1\.sst went while .* was read"):
+    with replaced(os, "scandir", Vanishing), pytest.raises(UsageError, match=r"1\.sst vanished while .* was read"):
         files_of(place, ["*.sst"])
 
 

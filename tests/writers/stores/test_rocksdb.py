@@ -87,7 +87,7 @@ def test_a_job_rescales_through_a_savepoint_with_an_adapter(spark, catalog, tmp_
                 database.close()
         with pytest.raises(holdfast.UsageError, match="the checkpoint has no directories of a state 'rock'; it has such of: 'rocks'"):
             job.savepoint("typo", stores={"rock": ADAPTER}, spark=spark)
-        with pytest.raises(holdfast.UsageError, match="is no adapter of the store of state 'rocks'"):
+        with pytest.raises(holdfast.UsageError, match="is not an adapter of the store of state 'rocks'"):
             job.savepoint("none", stores={STATE: object()}, spark=spark)
         native = job.savepoint("native", target=tmp_path / "out")
         with pytest.raises(holdfast.RefusedError, match=r"state 'rocks' .* not key-group aware \(is_key_group_aware is false\)"):
@@ -145,7 +145,7 @@ def test_a_key_of_another_subtask_or_of_nobody_is_refused_by_a_savepoint_in_rows
                 checkpoint.write_directory(STATE, tmp_path / "db", subtask=subtask, key_groups=holdfast.groups_of(subtask, 2, GROUPS))
         with pytest.raises(Exception, match="keys that are not of its key groups (0 to 7|8 to 15)"):
             job.savepoint("both have all", stores={STATE: ADAPTER}, spark=spark)
-        with pytest.raises(holdfast.UsageError, match="is no adapter"):
+        with pytest.raises(holdfast.UsageError, match="is not an adapter"):
             job.savepoint("the class", stores={STATE: holdfast.RocksDBAdapter}, spark=spark)
 
 
