@@ -119,9 +119,8 @@ def checked_progress(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | 
         raise UsageError(msg) from error
     if len(text) > PROGRESS_LIMIT_BYTES:
         msg = (
-            f"progress has {len(text)} bytes as JSON, and may have {PROGRESS_LIMIT_BYTES}: it is stored in the "
-            f"ledger with every checkpoint, "
-            "and each start reads it; write the rest as a state, checkpoint.write_bytes"
+            f"progress has {len(text)} bytes as JSON, and may have {PROGRESS_LIMIT_BYTES}: it is stored in the ledger with every "
+            "checkpoint, and each start reads it; write the rest as a state, checkpoint.write_bytes"
         )
         raise UsageError(msg)
     return plain

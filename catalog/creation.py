@@ -105,8 +105,8 @@ def open_ledger(storage: Storage, marker: Marker, environment: Environment | Non
     address = f"{storage.address}/{marker.ledger}"
     if not DeltaLedger.exists(address):
         msg = (
-            f"the ledger of catalog {marker.catalog_id} is gone: {address} is not a Delta table. Restore it from "
-            f"a copy; nothing was changed"
+            f"the ledger of catalog {marker.catalog_id} is gone: {address} is not a Delta table. Restore it from a copy; nothing was "
+            "changed"
         )
         raise DamagedLedgerError(msg)
     ledger = DeltaLedger.open(address, environment)

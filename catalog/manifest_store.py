@@ -98,8 +98,8 @@ def _taken(storage: Storage, manifest: Manifest) -> HoldfastError:
     if found is None:
         msg = (
             f"{manifest.path} is taken by something that is not a manifest: a process that may write to storage put it there. Nothing was "
-            f"replaced or committed; remove it, and find out which process did. The next checkpoint of job "
-            f"{manifest.job!r} has a place of its own"
+            f"replaced or committed; remove it, and find out which process did. The next checkpoint of job {manifest.job!r} has a place of "
+            "its own"
         )
         return ForeignTokensError(msg)
     if found == manifest.attempt:

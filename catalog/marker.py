@@ -31,8 +31,8 @@ def read_marker(storage: Storage) -> Marker:
             data = stream.read(paths.MARKER_LIMIT_BYTES)
     except FileNotFoundError as error:
         msg = (
-            f"{storage.address} is not a catalog, it has no {paths.MARKER}: check the path, or make one with "
-            f"holdfast.open(path, create=True)"
+            f"{storage.address} is not a catalog, it has no {paths.MARKER}: check the path, or make one with holdfast.open(path, "
+            "create=True)"
         )
         raise NotFoundError(msg) from error
     try:

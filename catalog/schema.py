@@ -145,8 +145,7 @@ def from_table(table: pa.Table) -> Iterator[Fact]:
 
 def _not_a_fact(kind: str, name: str, value: object) -> DamagedLedgerError:
     msg = (
-        f"the ledger has a fact of kind {kind!r} whose {name} is {value!r:.60}, which no version of Holdfast "
-        f"writes: restore the ledger from a copy, "
-        "and see who writes to it"
+        f"the ledger has a fact of kind {kind!r} whose {name} is {value!r:.60}, which no version of Holdfast writes: restore the ledger "
+        "from a copy, and see who writes to it"
     )
     return DamagedLedgerError(msg)

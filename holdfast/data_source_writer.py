@@ -205,10 +205,9 @@ class SourceWriter(DataSourceArrowWriter):
         found = sum(report.rows for report in reports)
         if untold or given != found:
             msg = (
-                f"state {self._write.state!r}, attempt {self._write.opened.attempt}: {untold} of {len(messages)} "
-                f"partitions reported nothing, "
-                f"the others were given {given} rows, and their files hold {found}: the write is incomplete, and nothing was committed; "
-                "write again"
+                f"state {self._write.state!r}, attempt {self._write.opened.attempt}: {untold} of {len(messages)} partitions reported "
+                f"nothing, the others were given {given} rows, and their files hold {found}: the write is incomplete, and nothing was "
+                "committed; write again"
             )
             raise CorruptionError(msg)
         return reports

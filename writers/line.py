@@ -34,7 +34,7 @@ class Line:
         self.transactor, self.storage, self.environment = transactor, storage, environment
         self.job_id, self.retention, self.epoch = job_id, retention, epoch
         self.parent: Ref | None = None
-        self.manifest: Manifest | None = None  # of the parent, loaded when first needed
+        self.manifest: Manifest | None = None  # the parent's, loaded when first needed
         self.opened: AttemptOpened | None = None  # the attempt that the last commit opened
         self.not_carried: tuple[str, ...] = ()  # states of the parent that the first checkpoint does not carry
         self._doubt: tuple[OpenAttempt, AttemptToken] | None = None  # a commit was sent and not heard of, and what it opens next

@@ -169,9 +169,8 @@ def head_to_go_on_from(state: CatalogState, job: JobState) -> Ref | None:
         raise RefusedError(msg)
     if job.begin is not None and not state.checkpoint(job.begin).live:
         msg = (
-            f"job {job.name!r} was to continue from checkpoint {job.begin.checkpoint_id} of job "
-            f"{state.job(job.begin.job_id).name!r}, which "
-            f"was dropped before this job had committed one of its own: {ways}"
+            f"job {job.name!r} was to continue from checkpoint {job.begin.checkpoint_id} of job {state.job(job.begin.job_id).name!r}, "
+            f"which was dropped before this job had committed one of its own: {ways}"
         )
         raise RefusedError(msg)
     return job.begin

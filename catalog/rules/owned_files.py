@@ -60,7 +60,7 @@ def require_written_by(job_id: JobId, owner: str, token: AttemptToken, files: It
             continue
         msg = (
             f"file {file.name!r} ({file.path}) was not written by owner {owner!r} of job {job_id} (attempt {token}): only a file's own "
-            "owner refers to it and releases it. A copy, of a savepoint or a start from one, has no owner: "
-            "it is deleted with its checkpoints"
+            "owner refers to it and releases it. A copy, of a savepoint or a start from one, has no owner: it is deleted with its "
+            "checkpoints"
         )
         raise RefusedError(msg)

@@ -82,7 +82,6 @@ def _token(job: JobState, name: str) -> AttemptToken:
 
 def _ended(job: JobState, name: str, token: AttemptToken) -> str:
     return (
-        f"job {job.name!r} has had an owner named {name!r} (attempt {token}), which was released: a name is "
-        f"never used again, because a release that "
-        "is sent twice would end another's files; choose another"
+        f"job {job.name!r} has had an owner named {name!r} (attempt {token}), which was released: a name is never used again, because a "
+        "release that is sent twice would end another's files; choose another"
     )

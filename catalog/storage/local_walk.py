@@ -104,9 +104,8 @@ def not_durable(place: Path | str, error: OSError) -> NotDurableError:
     """The error of a failed sync, on this host, with the number of the system's."""
     msg = (
         f"{type(error).__name__}: {error}: {place} could not be made durable on host {socket.gethostname()}, and nothing of it was "
-        "acknowledged. The system reports such a failure only once, and would report success for a second "
-        "try of the same file: examine the disk "
-        "(dmesg), then write again in a new attempt"
+        "acknowledged. The system reports such a failure only once, and would report success for a second try of the same file: examine "
+        "the disk (dmesg), then write again in a new attempt"
     )
     told = NotDurableError(msg)
     told.errno = error.errno

@@ -101,7 +101,7 @@ class LocalState:
     def find(self, share: LocalShare, name: str, size_bytes: int, sha256: str) -> Path | None:
         """A copy of this file, kept of any checkpoint of this share, whose bytes were digested now; None if there is none.
 
-        It may be gone by the time it is used; then there is none. Link it only where nobody will write to it: whoever changes it
+        It may be gone by the time it is used; then there is none. Link it only where nobody will write to it: a program that changes it
         changes every link. A file with other bytes that stands there instead is removed.
         Raises UsageError for a name that leads out of the directory, or a digest that is none.
         """

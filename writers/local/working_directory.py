@@ -206,9 +206,8 @@ def _one_directory(name: str, given: object) -> Path:
     text = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text or "," in text or os.pathsep in text:
         msg = (
-            f"{name}={given!r} is not one local directory: a process has one base, not a list of them (',' or "
-            f"{os.pathsep!r}), and not a URL; "
-            "give the path of a directory on a disk of this machine"
+            f"{name}={given!r} is not one local directory: a process has one base, not a list of them (',' or {os.pathsep!r}), and not a "
+            "URL; give the path of a directory on a disk of this machine"
         )
         raise UsageError(msg)
     return Path(arguments.place(os.path.realpath(os.path.expanduser(text))))

@@ -96,9 +96,8 @@ def _write_parquet(frame: "DataFrame", context: UploadContext, directory: str) -
         if error.getCondition() != "PATH_ALREADY_EXISTS":
             raise
         msg = (
-            f"{directory} in {context.storage.address} exists already: a write call has a directory of its own, "
-            f"and this one is left over from "
-            "an earlier write of the same attempt; abort the attempt and write in a new one"
+            f"{directory} in {context.storage.address} exists already: a write call has a directory of its own, and this one is left over "
+            "from an earlier write of the same attempt; abort the attempt and write in a new one"
         )
         raise AlreadyExistsError(msg) from error
 

@@ -36,8 +36,8 @@ def files_of(directory: Path, immutable: Sequence[str]) -> list[SnapshotFile]:
         found = sorted(_walk(directory, ""), key=lambda each: each[1])
     except FileNotFoundError as error:
         msg = (
-            f"{error.filename} vanished while {directory} was read: give a snapshot that the store leaves alone, "
-            f"or the function that takes one"
+            f"{error.filename} vanished while {directory} was read: give a snapshot that the store leaves alone, or the function that "
+            "takes one"
         )
         raise UsageError(msg) from error
     return [
