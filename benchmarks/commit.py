@@ -40,6 +40,7 @@ from holdfast.catalog.types import (
     CheckpointId,
     CheckpointMetrics,
     Chunk,
+    Format,
     Identity,
     JobId,
     KeepLast,
@@ -295,7 +296,7 @@ def _info(ack: Ack) -> StateInfo:
     return StateInfo(
         operator=ack.operator,
         state=ack.state,
-        format="parquet",
+        format=Format.PARQUET,
         key_columns=("tailnum",),
         schema=SCHEMA_JSON,
         rows=ack.metrics.rows,

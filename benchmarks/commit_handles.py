@@ -12,7 +12,7 @@ from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
 from holdfast.catalog import paths
 from holdfast.catalog.facts import HandleAdded, HandleEnded
 from holdfast.catalog.manifest import Manifest, encode
-from holdfast.catalog.types import CheckpointId, Chunk, FileId, Role, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import CheckpointId, Chunk, FileId, Format, Role, Scope, StateInfo, StoredFile
 
 HANDLES, SMALL = 100_000, 1_000
 CHANGED = HANDLES // 100
@@ -78,7 +78,7 @@ class _Sized:
         request = replace(
             self.job.request(),
             content=tuple(self.chunks.values()),
-            states=(StateInfo(operator="main", state="aircraft", format="parquet", key_columns=("tailnum",)),),
+            states=(StateInfo(operator="main", state="aircraft", format=Format.PARQUET, key_columns=("tailnum",)),),
             inherited=before,
             files=tuple(new),
             acks=(),

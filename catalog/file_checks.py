@@ -21,7 +21,7 @@ from holdfast.catalog.key_groups import KEY_GROUP_COLUMN
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import StateInfo
+from holdfast.catalog.types import Format, StateInfo
 
 EXACT_DIGITS = 28  # decimals hashed by way of Python's default context kept this many
 OLD_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
@@ -53,7 +53,7 @@ def files_of_rows(manifest: Manifest) -> dict[str, RowsOf]:
     """The files of rows of a checkpoint, by their paths."""
     found = {}
     for info in manifest.states:
-        if info.format == "parquet" and info.schema is not None:
+        if info.format == Format.PARQUET and info.schema is not None:
             what = f"state {info.state!r} of checkpoint {manifest.checkpoint_id} of job {manifest.job!r}"
             rows = rows_of(info, manifest.max_parallelism, what)
             chunks = (chunk for chunk in manifest.in_given_order(info) if chunk.inline is None)

@@ -32,11 +32,6 @@ def groups_of(subtask: int, parallelism: int, max_parallelism: int) -> range:
     return range(-(-subtask * max_parallelism // parallelism), -(-(subtask + 1) * max_parallelism // parallelism))
 
 
-def subtask_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
-    """The subtask that owns a key group."""
-    return key_group * parallelism // max_parallelism
-
-
 def require_parallelism(parallelism: int, max_parallelism: int) -> None:
     """Raises UsageError unless each subtask gets a key group of its own."""
     if not 1 <= parallelism <= max_parallelism:

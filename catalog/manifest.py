@@ -28,6 +28,7 @@ from holdfast.catalog.types import (
     CheckpointProperties,
     Chunk,
     FileId,
+    Format,
     Identity,
     JobId,
     Role,
@@ -108,7 +109,7 @@ class Manifest:
             is_key_group_aware=all(info.is_key_group_aware for info in self.states),
             is_savepoint=is_savepoint,
             is_self_contained=is_savepoint,
-            format="canonical" if is_savepoint and all(info.format != "directory" for info in self.states) else "native",
+            format="canonical" if is_savepoint and all(info.format != Format.DIRECTORY for info in self.states) else "native",
         )
 
     @property
@@ -264,7 +265,7 @@ def _state(given: dict[str, Any]) -> StateInfo:
     if not isinstance(keys, list) or not all(isinstance(text, str) for text in (*keys, *(text for text in texts if text is not None))):
         msg = "a state's key columns, schema or digests are not texts"
         raise ValueError(msg)
-    return StateInfo(**{**given, "key_columns": tuple(keys)})
+    return StateInfo(**{**given, "format": Format(given["format"]), "key_columns": tuple(keys)})
 
 
 def _rows(table: pa.Table) -> tuple[tuple[Chunk, ...], dict[FileId, StoredFile]]:

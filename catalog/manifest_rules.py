@@ -13,13 +13,13 @@ from typing import NoReturn
 from holdfast.catalog import paths
 from holdfast.catalog.state import Ref
 from holdfast.catalog.state_schema import parse_schema
-from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, Chunk, FileId, Role, StateInfo, StoredFile
+from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, Chunk, FileId, Format, Role, StateInfo, StoredFile
 
-ROLES: Mapping[str, frozenset[Role]] = {
-    "parquet": frozenset({Role.BASE, Role.UPSERTS, Role.DELETES, Role.FOOTER}),
-    "bytes": frozenset({Role.BASE}),
-    "files": frozenset({Role.FILE}),
-    "directory": frozenset({Role.FILE}),
+ROLES: Mapping[Format, frozenset[Role]] = {
+    Format.PARQUET: frozenset({Role.BASE, Role.UPSERTS, Role.DELETES, Role.FOOTER}),
+    Format.BYTES: frozenset({Role.BASE}),
+    Format.FILES: frozenset({Role.FILE}),
+    Format.DIRECTORY: frozenset({Role.FILE}),
 }
 LONGEST_NAME = 255  # bytes of a part of a path, as file systems have it
 LONGEST_PATH = 4096
@@ -127,7 +127,7 @@ def require_ack(ack: Ack) -> None:
         if chunk.inline is not None or paths.is_of(ack.attempt, chunk.file_id):
             _require_bytes(chunk, files.get(chunk.file_id))
         if chunk.role is Role.FILE:
-            _require_file_name(chunk, "directory", set())
+            _require_file_name(chunk, Format.DIRECTORY, set())
 
 
 def _require_id(job_id: object, checkpoint_id: object) -> None:
@@ -180,13 +180,13 @@ def _require_bytes(chunk: Chunk, file: StoredFile | None) -> None:
         _refuse(f"chunk {chunk.file_id} ends beyond the end of its file {file.path}, which has {file.size_bytes} bytes")
 
 
-def _require_file_name(chunk: Chunk, form: str, taken: set[str]) -> None:
+def _require_file_name(chunk: Chunk, form: Format, taken: set[str]) -> None:
     """A file is given back under its name: within its directory, over no other."""
     name = chunk.name
     if name is None or name in taken:
         _refuse(f"file {name!r} of state {chunk.state!r} has no name of its own")
     taken.add(name)
-    if form == "files":
+    if form == Format.FILES:
         _require_name(name, "the name of a file")
         return
     if chunk.subtask is None:

@@ -114,18 +114,25 @@ class Chunk:
         return (self.file_id, self.offset_bytes)
 
 
+class Format(StrEnum):
+    """How a state is kept."""
+
+    PARQUET = "parquet"  # rows, of a DataFrame
+    BYTES = "bytes"
+    FILES = "files"  # whole files, which a task wrote
+    DIRECTORY = "directory"  # of an embedded store, for each subtask
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateInfo:
     """What a checkpoint says of one state.
-
-    Format is "parquet", "bytes", "files" (whole files, which a task wrote) or "directory" (of an embedded store, for each subtask).
 
     `schema` is Spark's JSON of the user's columns, without `_key_group`.
     """
 
     operator: str
     state: str
-    format: str
+    format: Format
     key_columns: tuple[str, ...] = ()
     schema: str | None = None
     layers: int = 1
@@ -140,17 +147,16 @@ class StateInfo:
     @property
     def is_key_group_aware(self) -> bool:
         """Whether it can be split by key, or has nothing to split: not the rows without keys, nor the directory of a store (FLINK-5053)."""
-        return self.format in ("bytes", "files") or bool(self.key_columns)
+        return self.format in (Format.BYTES, Format.FILES) or bool(self.key_columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointMetaData:
-    """The trigger that travels to every writer (FLINK-5777): which checkpoint, when, and whether it is a savepoint and where to."""
+    """The trigger that travels to every writer (FLINK-5777): which checkpoint, when, and whether it is a savepoint."""
 
     checkpoint_id: CheckpointId
     timestamp: datetime
     is_savepoint: bool = False
-    target_directory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

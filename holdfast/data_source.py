@@ -25,7 +25,7 @@ from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.guard import GuardedStorage
 from holdfast.catalog.storage.local import open_storage
-from holdfast.catalog.types import Chunk, FileId, StateInfo
+from holdfast.catalog.types import Chunk, FileId, Format, StateInfo
 from holdfast.writers.checkpoint import drops_are_told, kept_by, open_committed, ref_of
 from holdfast.writers.parquet.checks import require_digests_here
 from holdfast.writers.parquet.duckdb_read import rows_of
@@ -122,7 +122,7 @@ def find_state(options: Mapping[str, str]) -> FoundState:
     ref = transactor.look(lambda state: ref_of(state, options["job"], number))
     transactor.look(lambda state: decision.require_live(state, ref, "read"))
     checkpoint = open_committed(storage, transactor.look(lambda state: state.checkpoint(ref)).fact, is_kept=kept_by(transactor, ref))
-    info = checkpoint.require_state(options["state"], "parquet")
+    info = checkpoint.require_state(options["state"], Format.PARQUET)
     chunks, files = tuple(checkpoint.manifest.chunks_of(info)), file_rows(checkpoint.manifest.files.values())
     require_readable(info, chunks, files, checkpoint.manifest.max_parallelism)
     return FoundState(

@@ -5,7 +5,7 @@ import hashlib
 from holdfast.catalog import paths
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import UsageError
-from holdfast.catalog.types import INLINE_LIMIT_BYTES, Ack, CheckpointMetrics, Chunk, Role, Scope, StoredFile
+from holdfast.catalog.types import INLINE_LIMIT_BYTES, Ack, CheckpointMetrics, Role, Scope, StoredFile
 from holdfast.writers.upload import UploadContext
 
 
@@ -23,17 +23,14 @@ def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, en
     inline = len(data) <= INLINE_LIMIT_BYTES
     files: tuple[StoredFile, ...] = ()
     if not inline:
-        path = _place(context)
+        path = context.place(str(context.call), "bytes", Scope.EXCLUSIVE)
         context.storage.create(path, data)
         files = (StoredFile(file_id=file_id, path=path, size_bytes=len(data), sha256=sha256, scope=Scope.EXCLUSIVE),)
-    chunk = Chunk(
-        operator=context.operator,
-        state=context.state,
+    chunk = context.chunk(
         file_id=file_id,
         scope=Scope.EXCLUSIVE,
         role=Role.BASE,
         layer=context.layer,
-        offset_bytes=0,
         length_bytes=len(data),
         sha256=sha256,
         inline=data if inline else None,
@@ -43,22 +40,7 @@ def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, en
         digest_ms=round((digested - began) * 1000),
         upload_ms=round((environment.monotonic_s() - digested) * 1000),
     )
-    return Ack(
-        checkpoint_id=context.metadata.checkpoint_id,
-        attempt=context.attempt,
-        operator=context.operator,
-        state=context.state,
-        subtask=None,
-        files=files,
-        chunks=(chunk,),
-        metrics=metrics,
-    )
-
-
-def _place(context: UploadContext) -> str:
-    if context.directory is not None:
-        return f"{context.directory}/{context.call}.bytes"
-    return paths.exclusive_file(context.job_id, context.metadata.checkpoint_id, context.attempt, context.call, "bytes")
+    return context.ack([chunk], files, metrics)
 
 
 def _plain(data: object, state: str) -> bytes:

@@ -16,7 +16,7 @@ from holdfast.catalog.manifest_store import load_committed, place_of
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage, read_committed
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, OwnedFile, StateInfo
+from holdfast.catalog.types import DEFAULT_OPERATOR, CheckpointId, CheckpointProperties, Chunk, Format, OwnedFile, StateInfo
 from holdfast.writers.local.working_directory import WorkingDirectory
 from holdfast.writers.parquet.plan import file_rows
 from holdfast.writers.pins import Loans, ReaderPin
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 IsKept = Callable[[], bool]  # whether the ledger says that the files must be there
+
+
+READERS = {
+    Format.PARQUET: "read",
+    Format.BYTES: "read_bytes",
+    Format.FILES: "owned_files or read_file",
+    Format.DIRECTORY: "restore_directory",
+}
 
 
 class Checkpoint:
@@ -133,7 +141,7 @@ class Checkpoint:
         """
         from holdfast.writers.spark.read import read_state
 
-        info = self.require_state(state, "parquet")
+        info = self.require_state(state, Format.PARQUET)
         with self._drops_are_told():
             frame = read_state(
                 spark,
@@ -158,7 +166,7 @@ class Checkpoint:
         """
         from holdfast.writers.parquet.duckdb_read import read_duckdb
 
-        info = self.require_state(state, "parquet")
+        info = self.require_state(state, Format.PARQUET)
         chunks, files = self.manifest.chunks_of(info), file_rows(self.manifest.files.values())
         with self._drops_are_told():
             return read_duckdb(self._storage, info, chunks, files, max_parallelism=self.manifest.max_parallelism, verify=verify)
@@ -168,7 +176,7 @@ class Checkpoint:
 
         Raises NotFoundError, DamagedFileError, RefusedError (the checkpoint was dropped meanwhile).
         """
-        info = self.require_state(state, "bytes")
+        info = self.require_state(state, Format.BYTES)
         with self._drops_are_told():
             return b"".join(self._chunk_bytes(chunk) for chunk in self.manifest.chunks_of(info))
 
@@ -191,7 +199,7 @@ class Checkpoint:
 
         Raises NotFoundError, RefusedError (the state is no state of files).
         """
-        info, files = self.require_state(state, "files"), self.manifest.files
+        info, files = self.require_state(state, Format.FILES), self.manifest.files
         return tuple(described(chunk, files[chunk.file_id]) for chunk in self.manifest.in_given_order(info))
 
     def read_file(self, state: str, name: str) -> bytes:
@@ -199,7 +207,7 @@ class Checkpoint:
 
         Raises as `read_bytes`; NotFoundError also where the state has no such file.
         """
-        info = self.require_state(state, "files")
+        info = self.require_state(state, Format.FILES)
         chunks = {chunk.name: chunk for chunk in self.manifest.in_given_order(info)}
         if name not in chunks:
             names = ", ".join(map(repr, chunks)) or "none"
@@ -242,9 +250,9 @@ class Checkpoint:
         Raises NotFoundError, RefusedError (the state has no directories, or only an adapter could make them).
         """
         info = self.manifest.state(DEFAULT_OPERATOR, state)
-        if adapter is not None and info is not None and info.format == "parquet":
+        if adapter is not None and info is not None and info.format == Format.PARQUET:
             return store_reader(self.manifest, info, self._storage, SystemEnvironment(), adapter)
-        return directory_reader(self.manifest, self.require_state(state, "directory"), self._storage, SystemEnvironment())
+        return directory_reader(self.manifest, self.require_state(state, Format.DIRECTORY), self._storage, SystemEnvironment())
 
     def _chunk_bytes(self, chunk: Chunk) -> bytes:
         if chunk.inline is not None:
@@ -271,7 +279,7 @@ class Checkpoint:
             msg = f"checkpoint {self.checkpoint_id} of job {self.job!r} has no state {state!r}; it has: {', '.join(self.states) or 'none'}"
             raise NotFoundError(msg)
         if info.format != format_:
-            call = {"bytes": "read_bytes", "files": "owned_files or read_file", "directory": "restore_directory"}.get(info.format, "read")
+            call = READERS[info.format]
             msg = f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r} has format {info.format!r}: use {call}"
             raise RefusedError(msg)
         return info

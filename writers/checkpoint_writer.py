@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from holdfast.catalog import facts as f
 from holdfast.catalog.errors import NotFoundError, RefusedError, UsageError
 from holdfast.catalog.manifest import Manifest
-from holdfast.catalog.types import DEFAULT_OPERATOR, AttemptToken, ChainLimit, CheckpointId, OwnedFile, StateInfo
+from holdfast.catalog.types import DEFAULT_OPERATOR, AttemptToken, ChainLimit, CheckpointId, Format, OwnedFile, StateInfo
 from holdfast.writers.attempt import OpenAttempt
 from holdfast.writers.bytes_state import write_bytes
 from holdfast.writers.checkpoint import Checkpoint
@@ -114,7 +114,7 @@ class CheckpointWriter:
         """Write a small state as bytes: kept in the manifest and the row when at most 20 kB, else as a file of this checkpoint."""
         with self._attempt.writing(state, ()) as context:
             ack = write_bytes(data, context, self._attempt.environment)
-            info = StateInfo(operator=context.operator, state=state, format="bytes", total_bytes=ack.metrics.bytes_written)
+            info = StateInfo(operator=context.operator, state=state, format=Format.BYTES, total_bytes=ack.metrics.bytes_written)
             self._attempt.take(in_full([ack], info), context)
 
     def task_owned(self, owner: Owner, files: Sequence[OwnedFile]) -> None:

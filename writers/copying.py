@@ -8,7 +8,7 @@ from dataclasses import replace
 from holdfast.catalog import paths
 from holdfast.catalog.errors import DamagedFileError
 from holdfast.catalog.storage import Storage, copy_stream
-from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Role, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Format, Role, Scope, StateInfo, StoredFile
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.upload import UploadContext
 
@@ -21,10 +21,11 @@ def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> t
     Raises:
         DamagedFileError: a file of the source is missing or is not what was committed.
     """
-    scope = Scope.EXCLUSIVE if info.format == "bytes" or context.metadata.is_savepoint else Scope.SHARED
+    scope = Scope.EXCLUSIVE if info.format == Format.BYTES or context.metadata.is_savepoint else Scope.SHARED
     files: dict[FileId, StoredFile] = {}
     chunks: list[Chunk] = []
-    for number, chunk in enumerate(source.manifest.in_given_order(info) if info.format == "files" else source.manifest.chunks_of(info)):
+    given = source.manifest.in_given_order(info) if info.format == Format.FILES else source.manifest.chunks_of(info)
+    for number, chunk in enumerate(given):
         moved = replace(chunk, operator=context.operator, state=context.state, scope=scope)
         if chunk.inline is not None:
             own = Scope.EXCLUSIVE if chunk.role is Role.FILE else scope  # a small file of a store, which changes it
@@ -33,17 +34,8 @@ def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> t
         if chunk.file_id not in files:
             files[chunk.file_id] = _copy_file(source, source.manifest.files[chunk.file_id], scope, len(files), context)
         chunks.append(replace(moved, file_id=files[chunk.file_id].file_id))
-    ack = Ack(
-        checkpoint_id=context.metadata.checkpoint_id,
-        attempt=context.attempt,
-        operator=context.operator,
-        state=context.state,
-        subtask=None,
-        files=tuple(files.values()),
-        chunks=tuple(chunks),
-        metrics=CheckpointMetrics(bytes_written=sum(chunk.length_bytes for chunk in chunks), rows=info.rows),
-    )
-    return [ack], replace(info, operator=context.operator, state=context.state)
+    metrics = CheckpointMetrics(bytes_written=sum(chunk.length_bytes for chunk in chunks), rows=info.rows)
+    return [context.ack(chunks, files.values(), metrics)], replace(info, operator=context.operator, state=context.state)
 
 
 def copy_object(source: Checkpoint, path: str, expected: tuple[int, str], target: Storage, target_path: str) -> None:
@@ -60,7 +52,7 @@ def copy_object(source: Checkpoint, path: str, expected: tuple[int, str], target
 
 
 def _copy_file(source: Checkpoint, file: StoredFile, scope: Scope, number: int, context: UploadContext) -> StoredFile:
-    path = _path(file, scope, number, context)
+    path = context.place(f"{context.call}_copy{number}", file.path.rpartition(".")[2], scope)
     copy_object(source, file.path, (file.size_bytes, file.sha256), context.storage, path)
     return StoredFile(
         file_id=paths.file_id(context.attempt, context.call, number),
@@ -69,11 +61,3 @@ def _copy_file(source: Checkpoint, file: StoredFile, scope: Scope, number: int, 
         sha256=file.sha256,
         scope=scope,
     )
-
-
-def _path(file: StoredFile, scope: Scope, number: int, context: UploadContext) -> str:
-    task, extension = f"{context.call}_copy{number}", file.path.rpartition(".")[2]
-    if context.directory is not None:
-        return f"{context.directory}/{task}.{extension}"
-    place = paths.exclusive_file if scope is Scope.EXCLUSIVE else paths.shared_file
-    return place(context.job_id, context.metadata.checkpoint_id, context.attempt, task, extension)

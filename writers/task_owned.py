@@ -20,10 +20,9 @@ from holdfast.catalog.errors import DamagedFileError, RefusedError, UsageError
 from holdfast.catalog.rules import owned_files, owners
 from holdfast.catalog.storage import Storage, copy_stream, read_committed
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import Ack, AttemptToken, CheckpointMetrics, Chunk, JobId, OwnedFile, Role, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import AttemptToken, CheckpointMetrics, Chunk, Format, JobId, OwnedFile, Role, Scope, StateInfo, StoredFile
 from holdfast.writers.upload import ParentState, UploadContext, WrittenState, bytes_of, in_full
 
-FILES = "files"
 FILE_LAYER = 0  # every file has it: a handle is the file's for ever, whichever checkpoint refers to it again
 
 Source = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO
@@ -110,17 +109,8 @@ def refer_to(
     fresh = [file for file in listed if file.file_id not in carried]
     owned_files.require_written_by(owner.job_id, owner.name, owner.attempt, fresh)
     chunks = tuple(carried.get(file.file_id) or _chunk(file, context) for file in listed)
-    ack = Ack(
-        checkpoint_id=context.metadata.checkpoint_id,
-        attempt=context.attempt,
-        operator=context.operator,
-        state=context.state,
-        subtask=None,
-        files=(),  # an abort would make them rows of this attempt
-        chunks=chunks,
-        metrics=CheckpointMetrics(),
-    )
-    info = StateInfo(operator=context.operator, state=context.state, format=FILES, total_bytes=bytes_of(chunks))
+    ack = context.ack(chunks, (), CheckpointMetrics())  # without the files: an abort would make them rows of this attempt
+    info = StateInfo(operator=context.operator, state=context.state, format=Format.FILES, total_bytes=bytes_of(chunks))
     return in_full([ack], info), tuple(owned_files.stored(owner.name, fresh))
 
 
@@ -138,14 +128,11 @@ def owner_name(owner: object) -> str:
 
 
 def _chunk(file: OwnedFile, context: UploadContext) -> Chunk:
-    return Chunk(
-        operator=context.operator,
-        state=context.state,
+    return context.chunk(
         file_id=file.file_id,
         scope=Scope.TASKOWNED,
         role=Role.FILE,
         layer=FILE_LAYER,
-        offset_bytes=0,
         length_bytes=file.size_bytes,
         sha256=file.sha256,
         name=file.name,

@@ -7,9 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from holdfast.catalog import paths
 from holdfast.catalog.layers import seen_chunks
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import Ack, AttemptToken, ChainLimit, CheckpointMetaData, Chunk, FileId, JobId, Role, StateInfo, StoredFile
+from holdfast.catalog.types import (
+    Ack,
+    AttemptToken,
+    ChainLimit,
+    CheckpointMetaData,
+    CheckpointMetrics,
+    Chunk,
+    FileId,
+    JobId,
+    Role,
+    Scope,
+    StateInfo,
+    StoredFile,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,6 +52,67 @@ class UploadContext:
     max_parallelism: int
     role: Role = Role.BASE
     directory: str | None = None
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return f"state {self.state!r} of checkpoint {self.metadata.checkpoint_id}"
+
+    def place(self, name: str, extension: str, scope: Scope) -> str:
+        """The path of a file of this call, by a name that is unique for each task, and for each retry of a task."""
+        if self.directory is not None:
+            return f"{self.directory}/{name}.{extension}"
+        place = paths.exclusive_file if scope is Scope.EXCLUSIVE else paths.shared_file
+        return place(self.job_id, self.metadata.checkpoint_id, self.attempt, name, extension)
+
+    def chunk(
+        self,
+        *,
+        file_id: FileId,
+        scope: Scope,
+        role: Role,
+        layer: int,
+        length_bytes: int,
+        sha256: str,
+        offset_bytes: int = 0,
+        rows: int | None = None,
+        subtask: int | None = None,
+        key_group_from: int | None = None,
+        key_group_to: int | None = None,
+        name: str | None = None,
+        inline: bytes | None = None,
+    ) -> Chunk:
+        """A chunk of this call's state."""
+        return Chunk(
+            operator=self.operator,
+            state=self.state,
+            file_id=file_id,
+            scope=scope,
+            role=role,
+            layer=layer,
+            offset_bytes=offset_bytes,
+            length_bytes=length_bytes,
+            sha256=sha256,
+            rows=rows,
+            subtask=subtask,
+            key_group_from=key_group_from,
+            key_group_to=key_group_to,
+            name=name,
+            inline=inline,
+        )
+
+    def ack(self, chunks: Iterable[Chunk], files: Iterable[StoredFile], metrics: CheckpointMetrics, *, subtask: int | None = None) -> Ack:
+        """That these chunks, and the files that were written for them, are durable."""
+        return Ack(
+            checkpoint_id=self.metadata.checkpoint_id,
+            attempt=self.attempt,
+            operator=self.operator,
+            state=self.state,
+            subtask=subtask,
+            files=tuple(files),
+            chunks=tuple(chunks),
+            metrics=metrics,
+        )
 
 
 class Uploader(Protocol):

@@ -17,7 +17,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
@@ -146,21 +146,14 @@ class LocalStorage:
             return Digest(size_bytes=file.tell(), sha256=sha256)  # the size of what was digested, not of a later stat
 
     def make_durable(self, path: str) -> None:
-        self.make_durable_many([path])
-
-    def make_durable_many(self, paths: Iterable[str]) -> None:
-        """As `make_durable` for each, with one sync of each directory."""
-        directories: dict[tuple[str, ...], None] = {}
-        for path in paths:
-            place, (*above, name) = self._place(path), path.split("/")
-            with descend(self.root, above) as way:
-                if not way.is_whole:
-                    raise _missing(path)
-                with _named(place), _regular(name, path, flags=os.O_NOFOLLOW, dir_fd=way.last) as file:
-                    sync(file.fileno(), place)
-            directories |= dict.fromkeys(tuple(above[:depth]) for depth in range(len(above), -1, -1))
-        for names in sorted(directories, key=lambda each: -len(each)):
-            with descend(self.root, names) as way:
+        place, (*above, name) = self._place(path), path.split("/")
+        with descend(self.root, above) as way:
+            if not way.is_whole:
+                raise _missing(path)
+            with _named(place), _regular(name, path, flags=os.O_NOFOLLOW, dir_fd=way.last) as file:
+                sync(file.fileno(), place)
+        for depth in range(len(above), -1, -1):
+            with descend(self.root, above[:depth]) as way:
                 way.sync_last()
 
     def list(self, prefix: str) -> Iterator[StoredObject]:

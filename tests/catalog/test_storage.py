@@ -165,16 +165,6 @@ def test_make_durable_syncs_the_file_and_every_directory_up_to_the_root(tmp_path
     assert syscalls.calls == [("sync", name) for name in ("jobs/a/b/part-0", "jobs/a/b", "jobs/a", "jobs", ".")]
 
 
-def test_many_files_are_made_durable_with_one_sync_of_each_directory(tmp_path: Path, syscalls: Syscalls) -> None:
-    for path in ("jobs/a/0", "jobs/a/1", "jobs/b/0"):
-        write_file(tmp_path, path, b"1")
-    LocalStorage(tmp_path).make_durable_many(["jobs/a/0", "jobs/a/1", "jobs/b/0"])
-    names = [name for _, name in syscalls.calls]
-    assert names[:3] == ["jobs/a/0", "jobs/a/1", "jobs/b/0"]
-    assert sorted(names[3:5]) == ["jobs/a", "jobs/b"]
-    assert names[5:] == ["jobs", "."]
-
-
 def test_delete_syncs_the_directory_even_if_somebody_else_removed_the_file(tmp_path: Path, syscalls: Syscalls) -> None:
     storage = LocalStorage(tmp_path)
     storage.create("a/b/x", b"1")

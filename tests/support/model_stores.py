@@ -9,7 +9,7 @@ from holdfast.catalog.types import Ack, CheckpointMetaData, CheckpointMetrics, C
 from holdfast.writers.stores import writer
 from holdfast.writers.stores.shares import DirectoryShares, shares_of
 from holdfast.writers.stores.snapshot import IMMUTABLE
-from holdfast.writers.stores.writer import DIRECTORY, FILE_LAYER, Share
+from holdfast.writers.stores.writer import FILE_LAYER, Share
 from holdfast.writers.upload import ParentState, UploadContext
 from tests.support.model_layers import GROUPS, Layered
 from tests.support.model_world import World
@@ -41,7 +41,7 @@ def _shares(w: World, opened: AttemptOpened, parent: Layered | None, call: int) 
     )  # fmt: skip
     if parent is None:
         return shares_of(context, w.environment, None, None, SUBTASKS, IMMUTABLE)
-    info = StateInfo(operator="main", state=STATE, format=DIRECTORY)
+    info = StateInfo(operator="main", state=STATE, format="directory")
     files = {chunk.file_id: _stored(w, chunk) for chunk in parent.chunks}
     known = ParentState(max_parallelism=GROUPS, info=info, chunks=parent.chunks, files=files)
     return shares_of(context, w.environment, known, None, SUBTASKS, IMMUTABLE)

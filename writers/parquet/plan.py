@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 from holdfast.catalog.errors import CorruptionError, FormatError, RefusedError, UsageError
 from holdfast.catalog.layers import CHANGES, Layers, base_layers, is_seen_whole, only, seen_at, seen_groups
-from holdfast.catalog.types import Chunk, FileId, Role, StateInfo, StoredFile
+from holdfast.catalog.types import Chunk, FileId, Format, Role, StateInfo, StoredFile
 from holdfast.writers.parquet.layout import Part
-from holdfast.writers.parquet.report import PARQUET
 
 FileRow = tuple[str, int, str]
 
@@ -120,7 +119,7 @@ def free_name(name: str, taken: Iterable[str]) -> str:
 def require_readable(info: StateInfo, chunks: Sequence[Chunk], files: Mapping[FileId, FileRow], max_parallelism: int) -> None:
     """Raises UsageError, FormatError or CorruptionError unless the chunks are all of a state of rows."""
     where = f"state {info.state!r} of operator {info.operator!r}"
-    if info.format != PARQUET:
+    if info.format != Format.PARQUET:
         msg = f"{where} is kept as {info.format!r}, not as a DataFrame: read its bytes"
         raise UsageError(msg)
     if info.schema is None:

@@ -12,16 +12,13 @@ from holdfast.catalog.errors import NotDurableError
 from holdfast.catalog.paths import file_id
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.local_walk import not_durable
-from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, Role, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, Format, Role, Scope, StateInfo, StoredFile
 from holdfast.writers.parquet.layout import Part, digest_all, digest_some, footer_of, parts_of
 from holdfast.writers.upload import UploadContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-
-PARQUET = "parquet"
 
 
 PART_FILE = re.compile(r"/part-(\d+)-[^/]*$")  # as Spark's writer names the file of a partition
@@ -88,7 +85,7 @@ def acks_for(reports: Iterable[FileReport], context: UploadContext, *, upload_ms
     """
     ordered = sorted(reports, key=lambda report: report.path)
     if not ordered:
-        return [_ack((), context, CheckpointMetrics(rows=0, upload_ms=upload_ms, sort_ms=sort_ms))]
+        return [context.ack((), (), CheckpointMetrics(rows=0, upload_ms=upload_ms, sort_ms=sort_ms))]
     return [_file_ack(report, i, context, upload_ms, None if i else sort_ms) for i, report in enumerate(ordered)]
 
 
@@ -102,26 +99,7 @@ def _file_ack(report: FileReport, index: int, context: UploadContext, upload_ms:
     )
     file = _stored_file(report, index, context)
     chunks = tuple(_chunk(part, file, context, report.subtask) for part in report.parts)
-    return _ack(chunks, context, metrics, (file,), report.subtask)
-
-
-def _ack(
-    chunks: tuple[Chunk, ...],
-    context: UploadContext,
-    metrics: CheckpointMetrics,
-    files: tuple[StoredFile, ...] = (),
-    subtask: int | None = None,
-) -> Ack:
-    return Ack(
-        checkpoint_id=context.metadata.checkpoint_id,
-        attempt=context.attempt,
-        operator=context.operator,
-        state=context.state,
-        subtask=subtask,
-        files=files,
-        chunks=chunks,
-        metrics=metrics,
-    )
+    return context.ack(chunks, (file,), metrics, subtask=report.subtask)
 
 
 def state_info(df: "DataFrame", context: UploadContext, acks: Iterable[Ack]) -> StateInfo:
@@ -135,7 +113,7 @@ def state_info_of(schema: "StructType", context: UploadContext, acks: Iterable[A
     return StateInfo(
         operator=context.operator,
         state=context.state,
-        format=PARQUET,
+        format=Format.PARQUET,
         key_columns=context.key_columns,
         schema=schema.json(),
         rows=sum(chunk.rows or 0 for chunk in chunks),
@@ -178,9 +156,7 @@ def _chunk(part: Part, file: StoredFile, context: UploadContext, subtask: int | 
         low = high = None
     elif part.rows is not None and (low is None or high is None):
         low, high = 0, context.max_parallelism - 1  # without statistics (or rows) it may hold any group
-    return Chunk(
-        operator=context.operator,
-        state=context.state,
+    return context.chunk(
         file_id=file.file_id,
         scope=file.scope,
         role=Role.FOOTER if part.rows is None else context.role,

@@ -10,7 +10,7 @@ from holdfast.catalog.manifest_store import store_manifest
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, Chunk, KeepAll, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, Chunk, Format, KeepAll, Scope, StateInfo, StoredFile
 from holdfast.writers.bytes_state import write_bytes
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.copying import copy_state
@@ -20,7 +20,6 @@ from holdfast.writers.savepoints.outside import DATA
 from holdfast.writers.spark.session import active_session
 from holdfast.writers.stores.canonical import KEY, StoreAdapter, entries_frame
 from holdfast.writers.stores.reader import DirectoryReader
-from holdfast.writers.stores.writer import DIRECTORY
 from holdfast.writers.upload import StateWriter, UploadContext
 
 if TYPE_CHECKING:
@@ -57,9 +56,7 @@ class SavepointFiles:
 
     def write(self, source: Checkpoint, max_parallelism: int) -> CommitRequest:
         """The request to commit it, with paths from the savepoint's own directory."""
-        metadata = CheckpointMetaData(
-            checkpoint_id=self.checkpoint_id, timestamp=self.environment.now(), is_savepoint=True, target_directory=self.place.address
-        )
+        metadata = CheckpointMetaData(checkpoint_id=self.checkpoint_id, timestamp=self.environment.now(), is_savepoint=True)
         states = []
         for call, info in enumerate(source.manifest.states):
             context = UploadContext(
@@ -105,14 +102,14 @@ class SavepointFiles:
         )
 
     def _write_state(self, source: Checkpoint, info: StateInfo, context: UploadContext) -> StateInfo:
-        if info.format == "bytes":
+        if info.format == Format.BYTES:
             self.acks.append(write_bytes(source.read_bytes(info.state), context, self.environment))
             return info
-        if info.format == "files" or (info.format == DIRECTORY and info.state not in self.stores):
+        if info.format == Format.FILES or (info.format == Format.DIRECTORY and info.state not in self.stores):
             acks, described = copy_state(source, info, context)
             self.acks.extend(acks)
             return described
-        if info.format == DIRECTORY:
+        if info.format == Format.DIRECTORY:
             context = replace(context, key_columns=(KEY,))
         with explaining(f"writing state {info.state!r} of savepoint {self.name!r}", self.place.address):
             acks, described = self.state_writer.write(self.read_state(info), context)
@@ -129,7 +126,7 @@ def spark_reader(spark: "SparkSession | None", stores: Mapping[str, StoreAdapter
 
     def open_states(source: Checkpoint) -> ReadState:
         session: Any = spark or active_session()
-        frame = next((info.state for info in source.manifest.states if info.format == "parquet" or info.state in adapters), None)
+        frame = next((info.state for info in source.manifest.states if info.format == Format.PARQUET or info.state in adapters), None)
         if session is None and frame is not None:
             msg = (
                 f"state {frame!r} of {source!r} is a DataFrame, which Spark has to write again, and there is no active Spark session (the "
@@ -143,7 +140,7 @@ def spark_reader(spark: "SparkSession | None", stores: Mapping[str, StoreAdapter
 
 
 def _frame(session: "SparkSession", source: Checkpoint, info: StateInfo, adapters: Mapping[str, StoreAdapter]) -> "DataFrame":
-    if info.format != DIRECTORY:
+    if info.format != Format.DIRECTORY:
         return source.read(session, info.state)
     directories = source.directories(info.state)
     assert isinstance(directories, DirectoryReader)

@@ -30,14 +30,13 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.storage.prefix import PrefixStorage
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import AttemptToken, Status, StoredFile
+from holdfast.catalog.types import AttemptToken, Format, Status, StoredFile
 from holdfast.writers.checkpoint import Checkpoint, open_committed
 from holdfast.writers.copying import copy_object
 from holdfast.writers.engine_errors import reason_of
 from holdfast.writers.savepoints.content import OpenStates, SavepointFiles
 from holdfast.writers.savepoints.outside import delete_own, own_files, require_outside_catalogs, require_writable
 from holdfast.writers.stores.canonical import StoreAdapter, require_stores
-from holdfast.writers.stores.writer import DIRECTORY
 from holdfast.writers.upload import StateWriter
 
 
@@ -201,7 +200,7 @@ def rekey_savepoint(
 
 def _require_rows(source: Checkpoint) -> None:
     """Raises RefusedError, which names it, for a state that has no keys to move to other groups."""
-    state = next((info.state for info in source.manifest.states if info.format == DIRECTORY), None)
+    state = next((info.state for info in source.manifest.states if info.format == Format.DIRECTORY), None)
     if state is not None:
         msg = (
             f"state {state!r} of {source!r} is the directory of a store, which is not key-group aware (is_key_group_aware is false), and "

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import UsageError
-from holdfast.catalog.types import Ack, ChainLimit, Role, StateInfo
+from holdfast.catalog.types import Ack, ChainLimit, Format, Role, StateInfo
 from holdfast.writers.parquet.plan import file_rows
-from holdfast.writers.parquet.report import PARQUET, state_info
+from holdfast.writers.parquet.report import state_info
 from holdfast.writers.parquet.small_merge import Changes, merged_here
 from holdfast.writers.spark.chain_limit import is_base_cheaper, too_many_changes
 from holdfast.writers.spark.frames import column_names, column_problems, quoted, widened
@@ -188,7 +188,7 @@ def _problems(
 
 def _parent_problem(parent: ParentState, context: UploadContext) -> str | None:
     info = parent.info
-    if info.format != PARQUET or info.schema is None:
+    if info.format != Format.PARQUET or info.schema is None:
         return f"the state is kept as {info.format!r}, not as a DataFrame: write it in full"
     if not info.key_columns:
         return "the state was written without a key: write it in full, with one"
@@ -284,7 +284,7 @@ def _keys_of(given: _Given, context: UploadContext) -> "DataFrame":
 def _read_back(frame: "DataFrame", acks: Sequence[Ack], context: UploadContext) -> "DataFrame":
     """The very rows that were uploaded: the plan of the frame, run again, could give others."""
     info = StateInfo(
-        operator=context.operator, state=context.state, format=PARQUET, key_columns=context.key_columns, schema=frame.schema.json()
+        operator=context.operator, state=context.state, format=Format.PARQUET, key_columns=context.key_columns, schema=frame.schema.json()
     )
     chunks = [replace(chunk, role=Role.FOOTER if chunk.role is Role.FOOTER else Role.BASE) for chunk in chunks_of(acks)]
     files = file_rows(file for ack in acks for file in ack.files)

@@ -194,14 +194,11 @@ def _with_digest_time(acks: Sequence[Ack], digest_ms: int) -> tuple[Ack, ...]:
 
 def _empty_chunk(run: range, context: UploadContext) -> Chunk:
     """Says that these groups have no rows any more. SHARED: its interval lasts until a later checkpoint does without it."""
-    return Chunk(
-        operator=context.operator,
-        state=context.state,
+    return context.chunk(
         file_id=paths.file_id(context.attempt, context.call, f"empty_{run.start}"),
         scope=Scope.SHARED,
         role=Role.BASE,
         layer=context.layer,
-        offset_bytes=0,
         length_bytes=0,
         sha256=sha256(b"").hexdigest(),
         rows=0,
@@ -220,7 +217,7 @@ def _require_exact(acks: Iterable[Ack], changed: Sequence[int], context: UploadC
         low, high = chunk.key_group_from, chunk.key_group_to
         if low is None or high is None or low not in of_run or high not in of_run[low]:
             msg = (
-                f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}: a row group of file {chunk.file_id} says that it "
+                f"{context.label}: a row group of file {chunk.file_id} says that it "
                 f"has key groups {low} to {high}, and not all of these were written: nothing was acknowledged; write with mode='full'"
             )
             raise CorruptionError(msg)

@@ -70,7 +70,7 @@ def require_all_rows(reports: Sequence[FileReport], observation: "Observation", 
     written, found = int(observation.get[COUNTED_ROWS]), sum(report.rows for report in reports) + brought
     if written != found:
         msg = (
-            f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}, attempt {context.attempt}: Spark counted "
+            f"{context.label}, attempt {context.attempt}: Spark counted "
             f"{written} rows, and the {len(reports)} files hold {found}: the write is incomplete, and nothing of it was acknowledged: "
             "mount the catalog's file system on every host at the same path, if one lacks it, and write again in a new attempt"
         )

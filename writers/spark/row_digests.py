@@ -45,7 +45,7 @@ def require_same_rows(observation: "Observation", expected: Iterable[GroupDigest
     written, before = _digest(observation.get), total(expected)
     if written != before:
         msg = (
-            f"state {context.state!r} of checkpoint {context.metadata.checkpoint_id}: its DataFrame gave {before.rows} rows to digest "
+            f"{context.label}: its DataFrame gave {before.rows} rows to digest "
             f"and, run again, {written.rows} rows to write, and they are not the same: nothing was acknowledged. Random values, the "
             "current time and ties make a plan say one thing now and another then: cache it first, or write it to a table"
         )

@@ -26,7 +26,7 @@ from holdfast.catalog.key_groups import KEY_GROUP_COLUMN, require_groups
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.murmur3 import key_group_of
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import Chunk, FileId, StateInfo
+from holdfast.catalog.types import Chunk, FileId, Format, StateInfo
 from holdfast.writers.local.working_directory import WorkingDirectory
 from holdfast.writers.parquet.checks import require_digests_here
 from holdfast.writers.parquet.plan import FileRow, Scan, file_rows, plan_reading, require_readable
@@ -139,8 +139,8 @@ def require_stores(stores: Mapping[str, StoreAdapter], manifest: Manifest) -> No
     several subtasks that do not say which key groups each has: a key in two of them would be there twice."""
     formats = {info.state: info.format for info in manifest.states}
     for state, adapter in arguments.mapping(stores, "a choice of adapters by their states (stores=...)").items():
-        if formats.get(state) != "directory":
-            there = ", ".join(repr(name) for name, kind in formats.items() if kind == "directory") or "none"
+        if formats.get(state) != Format.DIRECTORY:
+            there = ", ".join(repr(name) for name, kind in formats.items() if kind == Format.DIRECTORY) or "none"
             msg = f"stores={{{state!r}: ...}}: the checkpoint has no directories of a state {state!r}; it has such of: {there}"
             raise UsageError(msg)
         is_made = not isinstance(adapter, type)  # the class itself is given easily

@@ -6,12 +6,12 @@ from itertools import pairwise
 
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import NotDurableError, RefusedError, UsageError
-from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, CheckpointId, Scope, StateInfo
+from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, CheckpointId, Format, Scope, StateInfo
 from holdfast.writers.local.working_directory import WorkingDirectory
 from holdfast.writers.stores.ack_codec import FailedAck, decode_ack
 from holdfast.writers.stores.by_subtask import BySubtask
 from holdfast.writers.stores.snapshot import require_patterns
-from holdfast.writers.stores.writer import DIRECTORY, DirectoryUpload, DirectoryWriter, Share, Snapshot
+from holdfast.writers.stores.writer import DirectoryUpload, DirectoryWriter, Share, Snapshot
 from holdfast.writers.upload import ParentState, UploadContext, WrittenState, bytes_of, chunks_of, without_chunks
 
 
@@ -97,7 +97,7 @@ class DirectoryShares:
         acks = [self._acks[subtask] for subtask in sorted(self._acks)]
         _require_all_groups(acks, self.writer.context.max_parallelism, self._what)
         context, chunks = self.writer.context, chunks_of(acks)
-        info = StateInfo(operator=context.operator, state=context.state, format=DIRECTORY, total_bytes=bytes_of(chunks))
+        info = StateInfo(operator=context.operator, state=context.state, format=Format.DIRECTORY, total_bytes=bytes_of(chunks))
         return WrittenState(acks=(*acks, *map(_unused, self._late)), info=info, content=chunks)
 
     def _arrived(self, ack: Ack) -> None:
@@ -137,7 +137,7 @@ def shares_of(
         msg = f"subtasks={subtasks!r} is not a number of subtasks of state {context.state!r}: pass 1 to {MAX_PARALLELISM_LIMIT}"
         raise UsageError(msg)
     patterns = require_patterns(immutable)
-    if parent is not None and parent.info.format != DIRECTORY:
+    if parent is not None and parent.info.format != Format.DIRECTORY:
         parent = None
     there = {chunk.subtask for chunk in parent.chunks if chunk.subtask is not None} if parent else set()
     writer = DirectoryWriter(context=context, environment=environment, parent=_shared(parent), parent_id=parent_id, immutable=patterns)

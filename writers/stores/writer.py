@@ -41,7 +41,6 @@ from holdfast.writers.stores.snapshot import SnapshotFile, files_of
 from holdfast.writers.stores.sources import keep_copies
 from holdfast.writers.upload import UploadContext
 
-DIRECTORY = "directory"
 FILE_LAYER = 0  # every file has it: a handle is the file's for ever, whichever checkpoint refers to it again
 
 Snapshot = str | os.PathLike[str] | Callable[[str], object]
@@ -158,16 +157,13 @@ class DirectoryWriter:
             inline = file.path.read_bytes()
             stored = _digested(inline, file_id)
         else:
-            place = paths.shared_file if file.is_immutable else paths.exclusive_file
-            path = place(context.job_id, context.metadata.checkpoint_id, context.attempt, label, "bin")
+            path = context.place(label, "bin", scope)
             with open(file.path, "rb") as source, context.storage.create_stream(path) as target:
                 written = copy_stream(source, target)
             stored = StoredFile(file_id=file_id, path=path, size_bytes=written.size_bytes, sha256=written.sha256, scope=scope)
         if stored.size_bytes != file.size_bytes:
             raise _changed(file, f"had {file.size_bytes} bytes and has {stored.size_bytes}")
-        chunk = Chunk(
-            operator=context.operator,
-            state=context.state,
+        chunk = context.chunk(
             file_id=file_id,
             scope=scope,
             role=Role.FILE,
@@ -217,8 +213,8 @@ class DirectoryUpload:
                 if self._taken.working is not None:
                     keep_copies(self._taken.working, self._writer.context, self._ack, self._taken.directory, self._writer.parent_id)
             except CancelledError as error:
-                what = f"state {self._writer.context.state!r} of checkpoint {self._writer.context.metadata.checkpoint_id}"
-                msg = f"the upload of subtask {self._share.subtask} of {what} was cancelled before it had ended: write it in the next one"
+                what = f"subtask {self._share.subtask} of {self._writer.context.label}"
+                msg = f"the upload of {what} was cancelled before it had ended: write it in the next one"
                 raise RefusedError(msg) from error
             finally:
                 self.cancel()
@@ -236,14 +232,10 @@ class DirectoryUpload:
         files = tuple(each.file for each in uploaded if each.file is not None)
         chunks = tuple(each.chunk for each in uploaded)
         reused = sum(each.chunk.length_bytes for each in uploaded if not paths.is_of(context.attempt, each.chunk.file_id))
-        return Ack(
-            checkpoint_id=context.metadata.checkpoint_id,
-            attempt=context.attempt,
-            operator=context.operator,
-            state=context.state,
+        return context.ack(
+            chunks,
+            files,
             subtask=self._share.subtask,
-            files=files,
-            chunks=chunks,
             metrics=CheckpointMetrics(
                 bytes_written=sum(chunk.length_bytes for chunk in chunks) - reused,
                 bytes_reused=reused,
