@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeGuard
 
 from holdfast.catalog.errors import AddressError, UsageError
 
@@ -15,16 +15,22 @@ PROGRESS_LIMIT_BYTES = 1_000_000
 
 def whole_number(given: object, what: str, *, least: int = 0) -> int:
     """A whole number of at least so much. Raises UsageError, which says of `what`."""
-    number = integer(given)
-    if number is None or number < least:
+    if not is_whole(given, least):
         msg = f"{given!r} is not {what}: pass a whole number, {least} or more"
         raise UsageError(msg)
-    return number
+    return int(given)
+
+
+def is_whole(given: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
+    """Whether it is a whole number, of whatever type (an analyst's comes out of a DataFrame), within these limits."""
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        return False
+    return (least is None or int(given) >= least) and (most is None or int(given) <= most)
 
 
 def integer(given: object) -> int | None:
-    """A whole number of whatever type (an analyst's comes out of a DataFrame); None for what is not one."""
-    return None if isinstance(given, bool) or not isinstance(given, Integral) else int(given)
+    """The whole number that this is, as an int; None for what is not one."""
+    return int(given) if is_whole(given) else None
 
 
 def checkpoint_number(given: object, job: object) -> int:

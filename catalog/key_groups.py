@@ -3,6 +3,7 @@
 A key's group is `pmod(murmur3(key columns), max_parallelism)` with Spark's hash (`murmur3.py`), whichever engine computes it.
 """
 
+from holdfast.catalog.arguments import is_whole
 from holdfast.catalog.errors import UsageError
 from holdfast.catalog.types import DEFAULT_MAX_PARALLELISM, MAX_PARALLELISM_LIMIT
 
@@ -22,7 +23,7 @@ def groups_of(subtask: int, parallelism: int, max_parallelism: int) -> range:
     Raises UsageError unless these are numbers, 1 <= parallelism <= max_parallelism and 0 <= subtask < parallelism.
     """
     for number in (subtask, parallelism, max_parallelism):
-        if isinstance(number, bool) or not isinstance(number, int):
+        if not is_whole(number):
             msg = f"groups_of({subtask!r}, {parallelism!r}, {max_parallelism!r}): {number!r} is not a number: pass three numbers"
             raise UsageError(msg)
     require_parallelism(parallelism, max_parallelism)

@@ -4,10 +4,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from numbers import Integral
-from types import UnionType
 from typing import Literal, NewType
 
+from holdfast.catalog.arguments import is_whole
 from holdfast.catalog.errors import UsageError
 
 JobId = NewType("JobId", str)  # "<name as a slug>-<8 hex digits>", the job's directory
@@ -232,13 +231,10 @@ class ChainLimit:
     share_of_base: float = 0.5
 
     def __post_init__(self) -> None:
-        if not _is_number(self.change_sets, int) or not _is_number(self.share_of_base, int | float):
+        share: object = self.share_of_base  # a program without types gives anything
+        if not is_whole(self.change_sets, 0) or not (is_whole(share, 0) or (isinstance(share, float) and share >= 0)):
             msg = f"{self} is not a limit of chains: pass change_sets (whole) and share_of_base of 0 (no chains at all) or more"
             raise UsageError(msg)
-
-
-def _is_number(given: object, kind: type | UnionType) -> bool:
-    return isinstance(given, kind | Integral) and not isinstance(given, bool) and given >= 0  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +244,7 @@ class KeepLast:
     count: int
 
     def __post_init__(self) -> None:
-        if not _is_number(self.count, int) or self.count < 1:
+        if not is_whole(self.count, 1):
             msg = (
                 f"KeepLast({self.count!r}) is not a retention policy: pass a whole number of checkpoints, 1 or more: the job continues "
                 "from the newest; or KeepAll()"

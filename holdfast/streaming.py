@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.catalog.arguments import is_whole
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 
@@ -117,13 +118,13 @@ def _last_batch(latest: "Checkpoint | None", query_id: str) -> int:
     if latest is None or latest.progress is None or not _is_of(latest.progress, query_id):
         return NO_BATCH
     last = latest.progress.get(BATCH_ID)
-    if isinstance(last, bool) or not isinstance(last, int):
+    if not is_whole(last):
         msg = (
             f"checkpoint {latest.checkpoint_id} of job {latest.job!r} has a progress of the streaming query {query_id} whose {BATCH_ID!r} "
             f"is {last!r}, which is not the number of a batch. Nothing was written: {_say_so(query_id, '<the last batch it has>')}"
         )
         raise RefusedError(msg)
-    return last
+    return int(last)
 
 
 def _say_so(query_id: str, last_batch: object) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from holdfast.catalog.arguments import is_whole
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import (
     AttemptEndedError,
@@ -34,16 +35,13 @@ class FailurePolicy:
     tolerated_failures: int = 0
 
     def __post_init__(self) -> None:
-        if self.timeout_s is not None and not (_is_number(self.timeout_s, int, float) and 0 < self.timeout_s < math.inf):
+        given: object = self.timeout_s  # a program without types gives anything
+        if given is not None and not ((is_whole(given) or isinstance(given, float)) and 0 < given < math.inf):
             msg = f"checkpoint_timeout_s={self.timeout_s!r} is not a time: pass seconds above 0, or None for no limit"
             raise UsageError(msg)
-        if not _is_number(self.tolerated_failures, int) or self.tolerated_failures < 0:
+        if not is_whole(self.tolerated_failures, 0):
             msg = f"tolerated_failures={self.tolerated_failures!r} is not a number of checkpoints that may fail in a row: pass 0 or more"
             raise UsageError(msg)
-
-
-def _is_number(given: object, *kinds: type) -> bool:
-    return isinstance(given, kinds) and not isinstance(given, bool)
 
 
 class AttemptWatch:

@@ -3,6 +3,7 @@
 import unicodedata
 
 from holdfast.catalog import paths
+from holdfast.catalog.arguments import is_whole
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
 from holdfast.catalog.key_groups import default_max_parallelism
@@ -77,6 +78,6 @@ def _check(name: object, max_parallelism: object) -> None:
     if not isinstance(name, str) or not name.isprintable() or not name or name != unicodedata.normalize("NFC", name.strip()):
         msg = f"{name!r} cannot be the name of a job: give printable characters (in Unicode's form NFC), and no space at either end"
         raise UsageError(msg)
-    if max_parallelism is not None and (isinstance(max_parallelism, bool) or not isinstance(max_parallelism, int)):
+    if max_parallelism is not None and not is_whole(max_parallelism):
         msg = f"job {name!r} cannot have max_parallelism={max_parallelism!r}: give a number"
         raise UsageError(msg)

@@ -188,7 +188,7 @@ def plan_places(
 def _are_options(local_recovery: object, blob_limit_bytes: object) -> bool:
     if not isinstance(local_recovery, bool):  # "false", from a setting, would be true
         return False
-    return isinstance(blob_limit_bytes, int) and not isinstance(blob_limit_bytes, bool) and blob_limit_bytes >= 0
+    return arguments.is_whole(blob_limit_bytes, 0)
 
 
 def _own_name(process: str, resource_id: object) -> str:

@@ -6,6 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from holdfast.catalog.arguments import is_whole
 from holdfast.catalog.errors import CorruptionError, FormatError, RefusedError, UsageError
 from holdfast.catalog.layers import CHANGES, Layers, base_layers, is_seen_whole, only, seen_at, seen_groups
 from holdfast.catalog.types import Chunk, FileId, Format, Role, StateInfo, StoredFile
@@ -152,7 +153,7 @@ def require_part(key_groups: object, parallelism: object) -> None:
     if key_groups is not None and not (isinstance(key_groups, range) and key_groups.step == 1):
         msg = f"key_groups={key_groups!r} is not a range of key groups without gaps: pass range(first, last + 1)"
         raise UsageError(msg)
-    if parallelism is not None and (isinstance(parallelism, bool) or not isinstance(parallelism, int)):
+    if parallelism is not None and not is_whole(parallelism):
         msg = f"parallelism={parallelism!r} is not a number of subtasks: pass a whole number, for example 16"
         raise UsageError(msg)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from holdfast.catalog.arguments import is_whole
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import NotDurableError, RefusedError, UsageError
 from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, Ack, CheckpointId, Format, Scope, StateInfo
@@ -133,7 +134,7 @@ def shares_of(
 ) -> DirectoryShares:
     """To collect the shares of a state of which the parent may have some. Raises UsageError for what is no number of subtasks."""
     given: object = subtasks  # a program without types gives anything
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_PARALLELISM_LIMIT):
+    if given is not None and not is_whole(given, 1, MAX_PARALLELISM_LIMIT):
         msg = f"subtasks={subtasks!r} is not a number of subtasks of state {context.state!r}: pass 1 to {MAX_PARALLELISM_LIMIT}"
         raise UsageError(msg)
     patterns = require_patterns(immutable)

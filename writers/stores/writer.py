@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.catalog import paths
+from holdfast.catalog.arguments import is_whole
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import HoldfastError, RefusedError, UsageError
 from holdfast.catalog.key_groups import require_groups
@@ -56,13 +57,13 @@ class Share:
     @classmethod
     def of(cls, subtask: object, key_groups: object, max_parallelism: int) -> "Share":
         """Raises UsageError for what is no number of a subtask, or no range of the job's key groups."""
-        if isinstance(subtask, bool) or not isinstance(subtask, int) or not 0 <= subtask < MAX_PARALLELISM_LIMIT:
+        if not is_whole(subtask, 0, MAX_PARALLELISM_LIMIT - 1):
             msg = f"subtask={subtask!r} is not the number of a subtask: pass 0 to {MAX_PARALLELISM_LIMIT - 1}"
             raise UsageError(msg)
         if key_groups is not None and not isinstance(key_groups, range):
             msg = f"key_groups={key_groups!r} is not a range: pass holdfast.groups_of(subtask, parallelism, max_parallelism)"
             raise UsageError(msg)
-        return cls(subtask=subtask, key_groups=None if key_groups is None else require_groups(key_groups, max_parallelism))
+        return cls(subtask=int(subtask), key_groups=None if key_groups is None else require_groups(key_groups, max_parallelism))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
