@@ -22,7 +22,7 @@ from holdfast.demo.sessions import link_spark_home
 from holdfast.writers.spark import changed_groups as groups_writer
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound
-from tests.support.spark_support import build_session
+from tests.support.spark_support import LIMITS_OF_THE_DRIVER, build_session
 
 WRAPPER = """#!/bin/sh
 case "$*" in
@@ -158,6 +158,8 @@ def main(directory: Path) -> None:
     spark = build_session("local-cluster[1,2,1024]", {"spark.local.dir": str(directory / "local")})
     spark.dataSource.register(holdfast.HoldfastDataSource)
     groups_writer.ROWS_HERE = 0  # by tasks, however few
+    for module, name in LIMITS_OF_THE_DRIVER:
+        setattr(module, name, -1)
     with holdfast.open(host.root, create=True) as catalog:
         with catalog.coordinate("j") as job, job.checkpoint() as cp:
             cp.write("x", rows(spark), key=["k"], mode="changed-groups")

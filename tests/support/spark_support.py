@@ -13,7 +13,7 @@ from holdfast.catalog.storage.local import LocalStorage, make_root
 from holdfast.catalog.types import AttemptToken, CheckpointId, CheckpointMetaData, JobId, Role
 from holdfast.demo.sessions import YOUNG_JVM
 from holdfast.writers.parquet import few_files
-from holdfast.writers.spark import chain_limit
+from holdfast.writers.spark import chain_limit, gathered
 from holdfast.writers.upload import UploadContext
 from tests.support.places import ROOT
 
@@ -63,10 +63,20 @@ def keeps_change_sets(monkeypatch):
     monkeypatch.setattr(chain_limit, "BASE_BYTES", -1)
 
 
+LIMITS_OF_THE_DRIVER = (
+    (few_files, "HERE_FILES"),
+    (chain_limit, "BASE_BYTES"),
+    (gathered, "ESTIMATED_BYTES"),
+    (gathered, "BROUGHT_BYTES"),
+    (gathered, "BROUGHT_BYTES_OF_MANY"),
+)
+
+
 @pytest.fixture
 def by_executors(monkeypatch):
-    """However few the files are, executors look at them."""
-    monkeypatch.setattr(few_files, "HERE_FILES", -1)
+    """However little there is, executors do it."""
+    for module, name in LIMITS_OF_THE_DRIVER:
+        monkeypatch.setattr(module, name, -1)
 
 
 @contextmanager

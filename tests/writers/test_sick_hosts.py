@@ -244,7 +244,9 @@ ALL = [pytest.param(way, SICKNESSES, id=f"{way}-all", marks=pytest.mark.slow) fo
 
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize(("way", "names"), QUICK + ALL)
-def test_tasks_of_spark_on_a_sick_host_acknowledge_nothing(spark, root: Path, tmp_path: Path, monkeypatch, way: str, names) -> None:
+def test_tasks_of_spark_on_a_sick_host_acknowledge_nothing(
+    spark, root: Path, tmp_path: Path, monkeypatch, by_executors, way: str, names
+) -> None:
     """The driver and Spark's own writer see the catalog; the Python of every task does not, or its disk refuses."""
     monkeypatch.setattr(groups_writer, "ROWS_HERE", 0)
     tried = []

@@ -61,7 +61,7 @@ def gather(df: "DataFrame", context: UploadContext, environment: Environment) ->
         reports: Sequence[FileReport] = []
         if brought is None:
             frame, observation = counted(keyed(df, context))
-            upload = partial(_upload_or_bring, context, environment, frame.columns)
+            upload = partial(_upload_or_bring, context, environment, frame.columns, BROUGHT_BYTES, BROUGHT_BYTES_OF_MANY)
             answers = with_word_names(frame).mapInArrow(upload, _answers()).collect()
             brought = [_table_of(answer.rows) for answer in answers if answer.rows is not None]
             reports = reports_of(answer.report for answer in answers if answer.report is not None)
@@ -113,14 +113,14 @@ def _answers() -> "StructType":
 
 
 def _upload_or_bring(
-    context: UploadContext, environment: Environment, columns: list[str], batches: Iterator[pa.RecordBatch]
+    context: UploadContext, environment: Environment, columns: list[str], of_first: int, of_others: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """In a task: its rows, if they are few; else one file of them, durable before its report goes to the driver."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
     assert task is not None
-    limit_bytes = BROUGHT_BYTES if task.partitionId() < BRINGERS else BROUGHT_BYTES_OF_MANY
+    limit_bytes = of_first if task.partitionId() < BRINGERS else of_others
     filled = (batch.rename_columns(columns) for batch in batches if batch.num_rows)
     held: list[pa.RecordBatch] = []
     held_bytes = 0

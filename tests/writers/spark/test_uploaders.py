@@ -148,7 +148,7 @@ class TestNative(UploaderContract):
             uploader.write(spark.range(6), context)
         assert [*storage.list("")] == before
 
-    def test_a_seal_that_is_tried_again_says_the_same(self, spark, uploader, tmp_path):
+    def test_a_seal_that_is_tried_again_says_the_same(self, spark, uploader, tmp_path, by_executors):
         _, kept = self.assert_kept(uploader, spark.range(0, 100, 1, 3), context_for(LosesResponses(tmp_path)))
         assert kept.count() == 100
 
@@ -167,7 +167,7 @@ class TestNative(UploaderContract):
         assert not [file for ack in acks for file in ack.files if "_temporary" in file.path]
 
     @pytest.mark.parametrize(("disk", "found"), [(UnsharedDisk, "was not there"), (OlderDisk, "had 1 bytes")])
-    def test_executors_that_see_other_files_than_the_driver_are_told(self, spark, uploader, tmp_path, disk, found):
+    def test_executors_that_see_other_files_than_the_driver_are_told(self, spark, uploader, tmp_path, by_executors, disk, found):
         with pytest.raises(UnsafeSettingsError, match=f"{found} where it was read: .*do not share .*: mount it on every host"):
             uploader.write(spark.range(5), context_for(disk(tmp_path)))
 
