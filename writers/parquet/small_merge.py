@@ -4,6 +4,7 @@ What is read is verified in the very bytes that are read. Whatever this does not
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,14 +48,16 @@ def merged_here(
     The keys' types must be ones whose values Arrow finds equal where Spark does.
     Raises DamagedFileError: a file of the parent is missing or is not what was committed.
     """
+    if not _is_flat(parent) or may_be_misplaced(parent.info):
+        return None
     plan = plan_reading(parent.chunks, files, parent.max_parallelism)
-    if not _is_plain(plan) or may_be_misplaced(parent.info):
+    if not _is_plain(plan):
         return None
     layers = _read(storage, parent, plan)
     if layers is None:
         return None
     target = next((layer.rows.schema for layer in layers if layer.role is not Role.DELETES), None)
-    if target is None or any(pa.types.is_nested(kind) for kind in target.types):
+    if target is None:
         return None
     target = pa.schema([pa.field(field.name, field.type) for field in target])  # nullable, whatever a file says: other rows may be null
     newest = max((layer.rank for layer in layers), default=0) + 1
@@ -71,6 +74,11 @@ def _given(changes: Changes) -> Iterator[tuple[Role, pa.Table]]:
         yield Role.UPSERTS, changes.upserts
     if changes.deletes is not None:
         yield Role.DELETES, changes.deletes
+
+
+def _is_flat(parent: ParentState) -> bool:
+    """Whether no column is nested: of those Arrow and Spark name the parts otherwise."""
+    return all(isinstance(field["type"], str) for field in json.loads(parent.info.schema or "{}").get("fields", []))
 
 
 def _is_plain(plan: ReadPlan) -> bool:
