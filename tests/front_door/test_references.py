@@ -15,7 +15,7 @@ FOLDERS = ("benchmarks", "catalog", "compaction", "holdfast", "tests", "writers"
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 SECTION = re.compile(r"^## (\d[a-z]?)\. ", re.MULTILINE)
 STEP = re.compile(r"^(\d+)\. \*\*", re.MULTILINE)
-CITED = re.compile(r"\bdesign(?:'s \w+)?,? \(?sections? (\d[a-z]?)((?:(?:, | and | or )(?:section )?\d[a-z]?)*)(?:, step (\d+))?")
+CITED = re.compile(r"\bdesign(?:'s)?,? \(?sections? (\d[a-z]?)((?:(?:, | and | or )(?:section )?\d[a-z]?)*)(?:, step (\d+))?")
 MODULE = re.compile(r"`((?:\w+/)*\w+\.py)`")
 CHANGED = "CHANGELOG.md"  # what was called so then
 

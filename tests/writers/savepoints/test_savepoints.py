@@ -543,7 +543,7 @@ def test_another_jobs_checkpoint_without_a_mode_is_refused_with_the_modes(catalo
         catalog.coordinate("next", start=source)
     with pytest.raises(holdfast.RefusedError, match="leave mode='fork' out"):
         catalog.coordinate("flights", start=source, mode="fork")
-    with pytest.raises(holdfast.RefusedError, match="is only for a checkpoint of another job"):
+    with pytest.raises(holdfast.RefusedError, match="needs a checkpoint of another job"):
         catalog.coordinate("next", mode="claim")
     with pytest.raises(holdfast.UsageError, match="pass 'fork', 'no-claim' or 'claim'"):
         catalog.coordinate("next", start=source, mode="steal")  # type: ignore[arg-type]
