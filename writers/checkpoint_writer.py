@@ -123,7 +123,7 @@ class CheckpointWriter:
         They stay while a live or pinned checkpoint has them, and until their owner releases them. Files that the parent has in this state
         may be among them, whichever task wrote them. The commit requires that the others are still unreleased.
         Raises:
-            UsageError: this is no owner, these are no files of owners, or two have one name.
+            UsageError: this is not an owner, these are not files of owners, or two have one name.
             RefusedError: a file is another owner's, the owner is another job's, or the state is already written in this checkpoint.
         """
         with self._attempt.writing(owner_name(owner), ()) as context:

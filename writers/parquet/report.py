@@ -62,7 +62,7 @@ class FileReport:
     sha256: str | None = None
     parts: tuple[Part, ...] = ()
     digest_ms: int = 0
-    upload_ms: int | None = None  # of the task that made the file, where it could be timed
+    upload_ms: int | None = None  # how long the task that made the file took, where it could be timed
     subtask: int | None = None  # the number of that task's partition
     not_durable: str | None = None
     errno: int | None = None
@@ -202,7 +202,7 @@ def sealed_report(storage: Storage, environment: Environment, path: str) -> File
         return FileReport.of_failed_sync(path, error)
     except FileNotFoundError:
         return FileReport(path=path)
-    except OSError as error:  # of whatever storage: it is the sync that failed
+    except OSError as error:  # whichever storage raised it: it is the sync that failed
         return FileReport.of_failed_sync(path, not_durable(path, error))
     part = PART_FILE.search(path)
     subtask = int(part[1]) if part else None

@@ -64,7 +64,7 @@ def merged_here(
     layers += [_Layer(newest, role, rows) for role, rows in _given(changes)]
     try:
         rows = [_as(layer, target, key_columns) for layer in layers]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError):  # of another type than the files: as never seen
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError):  # its type is not that of the files: as if never seen
         return None
     return _winners(layers, pa.concat_tables(rows), key_columns)
 

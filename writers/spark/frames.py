@@ -24,7 +24,7 @@ SUPPORTED_TYPES = frozenset(
 
 BINARY_COLLATION = "UTF8_BINARY"
 IS_WORD = re.compile("[A-Za-z0-9_]+").fullmatch
-ROW_INDEX = "_tmp_metadata_row_index"  # of a file's rows: Spark's Parquet reader without vectors fills a column of this name
+ROW_INDEX = "_tmp_metadata_row_index"  # Spark's Parquet reader without vectors fills a column of this name with numbers of rows
 
 
 def require_frames(context: UploadContext, **given: object) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import StructField
 
-MARKS_IN_A_LONG = 31  # of two bits
+MARKS_IN_A_LONG = 31  # each has two bits
 _NULL, _NEGATIVE_ZERO = 1, 2
 
 

@@ -24,10 +24,10 @@ class SnapshotFile:
 
 
 def files_of(directory: Path, immutable: Sequence[str]) -> list[SnapshotFile]:
-    """Every file below a directory, in the order of their names; directories without files are not told.
+    """Every file below a directory, in the order of their names; directories without files are left out.
 
-    Raises UsageError: it is no directory, or goes meanwhile; or has links, devices, or names that are no text, which a restore could not
-    give back.
+    Raises UsageError: it is not a directory, or vanishes meanwhile; or has links, devices, or names that are not text, which a
+    restore could not give back.
     """
     if not os.path.isdir(directory):
         msg = f"{directory} is not a directory: give the snapshot that the store has just made"

@@ -94,7 +94,7 @@ class DirectoryWriter:
         in `tmp` of the working directory, else in the system's temporary directory: on another volume than the store's, it is a copy.
         Of `key_groups`, the store has just these: its directory is one handle for them, which can be restored only for them.
         The `working_directory` of this process keeps local copies of what was uploaded, by hard links, where a restart finds them.
-        Raises UsageError: this is no snapshot, no subtask, no range of key groups of the job.
+        Raises UsageError: this is not a snapshot, or there is no such subtask or range of key groups in the job.
         """
         share = Share.of(subtask, key_groups, self.context.max_parallelism)
         _require_places(snapshot, working_directory)
