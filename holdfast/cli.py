@@ -65,7 +65,7 @@ def _remember(ctx: click.Context, _: click.Parameter, as_json: bool) -> bool:
     return as_json
 
 
-JSON = click.option("--json", "as_json", is_flag=True, callback=_remember, help="Print one JSON value instead of text; an error, too.")
+JSON = click.option("--json", "as_json", is_flag=True, callback=_remember, help="Print one JSON value instead of text, errors included.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing; show what would be done.")
 
 
@@ -131,9 +131,10 @@ def vacuum(path: str, *, dry_run: bool, as_json: bool) -> None:
 @DRY_RUN
 @JSON
 def scrub(path: str, *, dry_run: bool, as_json: bool) -> None:
-    """Find and delete what killed or aborted attempts left in storage.
+    """Delete what ended attempts left in storage.
 
-    Lists all of storage. Foreign files are reported, and never touched.
+    Finds files of killed and aborted attempts that the ledger does not have, by listing all of storage. Foreign files are reported, and
+    never touched.
     """
     with open_catalog(path) as catalog, report.progress_bar("scrub") as show:
         done = catalog.scrub(dry_run=dry_run, progress=show)
@@ -145,7 +146,7 @@ def scrub(path: str, *, dry_run: bool, as_json: bool) -> None:
 @PATH
 @JSON
 def verify(path: str, *, as_json: bool) -> None:
-    """Read every file of every live checkpoint and compare it with the digest that was committed."""
+    """Compare all live files with their digests. Reads every file of every live checkpoint, and of the ledger."""
     with open_catalog(path) as catalog, report.progress_bar("verify") as show:
         done = catalog.verify(progress=show)
     _print(done, report.verify_lines(done), as_json=as_json)
@@ -158,7 +159,7 @@ def verify(path: str, *, as_json: bool) -> None:
 @click.option("--all", "also_dropped", is_flag=True, help="Include dropped ones.")
 @JSON
 def checkpoints(path: str, *, job: str | None, also_dropped: bool, as_json: bool) -> None:
-    """List the checkpoints: what each cost, what it carried over, and how far the job was."""
+    """List the checkpoints. Shows what each one cost, what it carried over, and how far the job was."""
     with open_catalog(path) as catalog:
         if job is not None:
             _require_job(catalog, job)
@@ -170,7 +171,7 @@ def checkpoints(path: str, *, job: str | None, also_dropped: bool, as_json: bool
 @PATH
 @JSON
 def jobs(path: str, *, as_json: bool) -> None:
-    """List the jobs, each with the checkpoint that it continues from."""
+    """List the jobs. Shows the checkpoint that each one continues from."""
     with open_catalog(path) as catalog:
         _print_query(catalog, "SELECT * FROM jobs ORDER BY job", [], as_json=as_json, empty=report.NO_JOBS)
 
@@ -180,7 +181,7 @@ def jobs(path: str, *, as_json: bool) -> None:
 @click.argument("query")
 @JSON
 def sql(path: str, query: str, *, as_json: bool) -> None:
-    """Query the catalog's views in SQL (DuckDB): one SELECT, EXPLAIN, DESCRIBE or SHOW; nothing is written, anywhere.
+    """Query the catalog's views in SQL (DuckDB). One SELECT, EXPLAIN, DESCRIBE or SHOW; nothing is written, anywhere.
 
     Views: jobs, attempts, checkpoints, states, handles, files, checkpoint_files, holds, readers, unreferenced_files, ack_metrics,
     maintenance_runs, owners.
@@ -196,7 +197,7 @@ def sql(path: str, query: str, *, as_json: bool) -> None:
 @click.option("--reason", default="dropped by an operator", show_default=True, help="Kept with the checkpoint.")
 @JSON
 def drop(path: str, job: str, checkpoint_id: int, *, reason: str, as_json: bool) -> None:
-    """Drop checkpoint N of JOB: it is no longer live, and the next vacuum deletes its files.
+    """Drop checkpoint N of JOB. It is then no longer live, and the next vacuum deletes its files.
 
     Refused for the head, for a checkpoint that is held, and for a savepoint (`dispose`).
     """
@@ -211,7 +212,7 @@ def drop(path: str, job: str, checkpoint_id: int, *, reason: str, as_json: bool)
 @click.option("--note", help="Why it is held.")
 @JSON
 def hold(path: str, job: str, checkpoint_id: int, name: str, *, note: str | None, as_json: bool) -> None:
-    """Keep checkpoint N of JOB from retention and drop, until `unhold` with the same NAME."""
+    """Keep checkpoint N of JOB. Neither retention nor `drop` takes it, until `unhold` with the same NAME."""
     if not name.strip():
         msg = "the hold needs a name: it says why the checkpoint is held, and `unhold` takes it"
         raise UsageError(msg)
@@ -250,7 +251,7 @@ def kill(path: str, job: str, attempt: str, *, reason: str, as_json: bool) -> No
 @click.option("--end-dead", is_flag=True, help="End the readings and savepoints of processes of this host that have died, as vacuum does.")
 @JSON
 def readers(path: str, *, end_dead: bool, as_json: bool) -> None:
-    """List the readers: which checkpoint each one reads, and since when. What is being read stays, files and all."""
+    """List the readers of checkpoints. Shows what each one reads, and since when: what is being read stays, files and all."""
     with open_catalog(path) as catalog:
         if end_dead:
             ended = catalog.end_dead_readers()
@@ -263,7 +264,7 @@ def readers(path: str, *, end_dead: bool, as_json: bool) -> None:
 @PATH
 @JSON
 def owners(path: str, *, as_json: bool) -> None:
-    """List the owners of files that no cleaner may take: of which job, since when, and how much, until they are released.
+    """List the owners of files. No cleaner may take those until they are released. Shows their job, since when, and how much.
 
     Files that no checkpoint has ever referred to are not counted: the ledger does not know of them.
     """
@@ -292,7 +293,7 @@ def release(path: str, job: str, owner: str, *, as_json: bool) -> None:
 @click.option("--target", help="A directory outside the catalog, in which the savepoint gets a directory of its own.")
 @JSON
 def savepoint(path: str, job: str, name: str, *, checkpoint_id: int | None, target: str | None, as_json: bool) -> None:
-    """Take a savepoint NAME of JOB: self-contained, and only ever removed by `dispose`.
+    """Take a savepoint NAME of JOB. It is self-contained, and only ever removed by `dispose`.
 
     A state that is a DataFrame has to be written again by Spark, which this command does not start: then nothing is begun. Take such a
     savepoint in a program or notebook, with `catalog.savepoint(..., spark=...)`.
@@ -327,7 +328,7 @@ def dispose(path: str, job: str, name: str, *, as_json: bool) -> None:
 @click.argument("target")
 @JSON
 def export(path: str, job: str, checkpoint_id: int, target: str, *, as_json: bool) -> None:
-    """Copy exactly the files of checkpoint N of JOB to an empty or new directory TARGET, verified on the way."""
+    """Copy checkpoint N of JOB to a directory. TARGET is new or empty, and gets exactly its files, verified on the way."""
     with open_catalog(path) as catalog, catalog.checkpoint(job, checkpoint_id) as checkpoint:
         copied = catalog.export(checkpoint, target)
     _print({"path": copied}, [f"checkpoint {checkpoint_id} of job {job!r} is in {copied}"], as_json=as_json)
@@ -345,7 +346,8 @@ def export(path: str, job: str, checkpoint_id: int, target: str, *, as_json: boo
 @click.option("--seed", type=int, help="With --streaming: kill at the same places as the run that printed this seed.")
 @JSON
 def demo(directory: Path, *, streaming: bool, seed: int | None, as_json: bool) -> None:
-    """A Spark job over a year of flights: killed three times, resumed, cleaned up while it runs, and compared with a plain aggregation.
+    """Run the demo, a Spark job that is killed. It counts a year of flights, is killed three times, resumed, cleaned up while it runs, and
+    compared with a plain aggregation.
 
     With --streaming, driver and executors are killed at random, and the state is compared with a batch run.
     Needs Java 17 and holdfast[demo]. Takes a few minutes on two cores. The catalog stays until the next demo, to look around in it.
