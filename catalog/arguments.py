@@ -1,4 +1,4 @@
-"""What users give, looked at before anything is done with it: a wrong type is told by name, and not as an engine's error in the middle."""
+"""What users pass, checked before anything is done with it: a wrong type is named, and does not become an engine's error in the middle."""
 
 import json
 import os

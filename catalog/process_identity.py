@@ -1,4 +1,4 @@
-"""Which process an attempt is of: told with the pin of a reader or of a savepoint, so that one whose process has died is found and ended.
+"""Which process an attempt is of: kept with the pin of a reader or of a savepoint, so that one whose process has died is found and ended.
 
 A process id means something only within one namespace of ids of one kernel. So a host is told as its name (for people), that namespace and
 the id of the boot: the namespace's number alone is the same on every host, and machines that were cloned share name and machine id as well.
@@ -37,7 +37,7 @@ def has_died(process: str) -> bool:
 
 
 def _this_host() -> str:
-    """`name/namespace/boot`, or the name alone where the system tells neither: there no process is ever known to have died."""
+    """`name/namespace/boot`, or the name alone where the system gives neither: there no process is ever known to have died."""
     name = socket.gethostname()
     try:
         boot = _BOOT_ID.read_text().strip()
@@ -47,7 +47,7 @@ def _this_host() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process began, where the system tells (Linux); None if there is none, or it does not tell."""
+    """When a process began, where the system says so (Linux); else, or if there is none, None."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

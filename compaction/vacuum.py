@@ -81,7 +81,7 @@ def run_vacuum(
 def _delete(batch: Sequence[GarbageFile], storage: Storage, failed: list[str]) -> list[GarbageFile]:
     """Delete each file, and its directory when that is empty and belongs to an attempt (which has ended: its files have rows).
 
-    Returns the files that are gone: of these it must be told, whatever becomes of the directories.
+    Returns the files that are gone: these must be reported, whatever becomes of the directories.
     """
     deleted = []
     for file in batch:

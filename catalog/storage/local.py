@@ -60,7 +60,7 @@ def make_root(address: str) -> None:
     root = open_storage(address).root
     missing = [directory for directory in (root, *root.parents) if not directory.exists()]
     root.mkdir(parents=True, exist_ok=True)
-    # Also of a root that was there: who made it may have died before the sync, or never thought of one.
+    # A root that was there, too: the process that made it may have died before the sync, or never thought of one.
     sync_way_up(Path(os.path.realpath(root)), at_least=len(missing))
 
 
@@ -167,7 +167,7 @@ class LocalStorage:
             if way.is_whole:
                 with _named(place), suppress(FileNotFoundError, IsADirectoryError):
                     os.unlink(name, dir_fd=way.last)
-            # Also if it was missing: who removed it may have died before the sync. Where its directory is gone too, that is written above.
+            # Also if it was missing: what removed it may have died before the sync. Where its directory is gone too, that is written above.
             way.sync_last()
 
     def remove_empty_directory(self, path: str) -> bool:

@@ -82,7 +82,7 @@ def sync(descriptor: int, place: Path) -> None:
 def sync_way_up(directory: Path, *, at_least: int) -> None:
     """Sync the directories above this one into which its name, and theirs, are written; never beyond its file system.
 
-    So many must be synced; those further up were not made here, and where they may not be read, that is left to who made them.
+    So many must be synced; those further up were not made here, and where they may not be read, that is left to the process that made them.
     """
     device = directory.stat().st_dev
     for depth, parent in enumerate(directory.parents):

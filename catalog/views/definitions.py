@@ -75,7 +75,7 @@ FROM {ENDED_HANDLES}
 WHERE h.kind = 'handle'
 """
 
-# Two vacuums at once may both condemn a file, and both tell that it is gone: hence the grouping.
+# Two vacuums at once may both condemn a file, and both report that it is gone: hence the grouping.
 _FILES = """
 SELECT f.file_id, f.job_id, f.attempt, f.path, f.size_bytes, f.sha256, f.scope, f.owner,
   CASE WHEN x.is_gone IS NULL THEN 'present' WHEN x.is_gone = 1 THEN 'gone' ELSE 'condemned' END AS status

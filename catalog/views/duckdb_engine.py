@@ -50,7 +50,7 @@ def offline_connection(
 ) -> duckdb.DuckDBPyConnection:
     """A connection in memory that never goes to the network, times in UTC; for `views_over`, say.
 
-    By itself DuckDB takes all cores and four fifths of the host's memory: one of many on a host is told how much it may. One that trusts
+    By itself DuckDB takes all cores and four fifths of the host's memory: one of many on a host gets a limit. One that trusts
     extensions does not look at their signatures.
     """
     config: dict[str, str | bool | int | float | list[str]] = {
@@ -80,7 +80,7 @@ def _scratch() -> str:
 def lock(connection: duckdb.DuckDBPyConnection, address: str) -> None:
     """From here the connection reads what lies below this address, and neither the network nor any other file; for good.
 
-    DuckDB knows no directory that is for reading only: who may give the connection statements can still write below the address.
+    DuckDB knows no directory that is for reading only: a caller that may run statements on it can still write below the address.
     """
     # A path that is a pattern is held against the list as it stands, and so is the file that it finds.
     places = ", ".join(literal(f"{each}/") for each in dict.fromkeys((address, unpatterned(address))))

@@ -124,7 +124,7 @@ def _kill_problems(kill: Kill) -> list[str]:
     planned = {planned.place: planned.week for planned in KILLS}[kill.place]
     is_beside = kill.place == DELETION
     problems = []
-    # The place is armed before the week is told: a vacuum that deletes at that moment is killed in the week before.
+    # The place is armed before the week is reported: a vacuum that deletes at that moment is killed in the week before.
     if kill.week < planned - is_beside or (kill.week > planned and not is_beside):
         problems.append(f"killed at {kill.place} in week {kill.week}, not {planned}")
     if kill.resumed_week not in ((kill.week, kill.week + 1) if is_beside else (kill.week,)):

@@ -45,7 +45,7 @@ def wait_for_catalog(places: Places, is_wanted: Callable[[], bool]) -> bool:
 
 
 def vacuum_once(catalog: Catalog) -> None:
-    """One vacuum, told if it found anything."""
+    """One vacuum, reported if it found anything."""
     report = catalog.vacuum()
     if report.deleted_files:
         tell("vacuumed", files=report.deleted_files, size_bytes=report.deleted_bytes, taken_over=len(report.plan.condemned))

@@ -45,7 +45,7 @@ def run(directory: Path, *, as_json: bool) -> int:
 
 
 def finish(directory: Path, problems: Sequence[str], said: Mapping[str, Any] | Iterator[str]) -> int:
-    """Print what a demo has to tell, as JSON or as lines; returns its exit code."""
+    """Print a demo's result, as JSON or as lines; returns its exit code."""
     if isinstance(said, Mapping):
         report.print_json(said)
     else:

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def open_stoppable(address: Path, stops: Stops) -> Catalog:
-    """`holdfast.open(address, create=True)`, over a storage that stops where it is told to."""
+    """`holdfast.open(address, create=True)`, over a storage that stops at a given place."""
     environment = SystemEnvironment()
     storage = StoppingStorage(open_storage(address), stops)
     marker = create_catalog(storage, environment)

@@ -1,4 +1,4 @@
-"""Where the processes of one demo find things, and how they tell the parent what they do."""
+"""Where the processes of one demo find things, and how they report to the parent what they do."""
 
 import json
 import sys
@@ -38,6 +38,6 @@ class Places:
 
 
 def tell(event: str, **values: Any) -> None:
-    """One line of JSON for the parent, flushed: what was told survives a kill."""
+    """One line of JSON for the parent, flushed: what was reported survives a kill."""
     sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
     sys.stdout.flush()

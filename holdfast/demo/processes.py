@@ -105,7 +105,7 @@ class Child:
 
 
 def parse_event(line: str) -> Event | None:
-    """What a child tells in one line; None for a line of something else (a library's print, or one that a kill cut short)."""
+    """What a child reports in one line; None for a line of something else (a library's print, or one that a kill cut short)."""
     if not line.startswith("{"):
         return None
     try:
@@ -116,7 +116,7 @@ def parse_event(line: str) -> Event | None:
 
 
 def session_members(session: int, proc: Path = Path("/proc")) -> set[int]:
-    """The processes of a session, where the system tells (Linux); Python workers of Spark have process groups of their own."""
+    """The processes of a session, where the system says so (Linux); Python workers of Spark have process groups of their own."""
     members = set()
     for stat in proc.glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):  # it ended while it was read

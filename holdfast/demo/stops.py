@@ -41,7 +41,7 @@ class Stops:
     directory: Path
 
     def arm(self, place: str) -> None:
-        """From here, who comes to this place stays there."""
+        """From here on, a thread that comes to this place stays there."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._file(place, "armed").touch()
 

@@ -75,7 +75,7 @@ def wait_until_reached(stops: Stops, place: str, driver: Child, cleaner: Child, 
 
 
 class Story:
-    """One run: its children, and what they told."""
+    """One run: its children, and what they reported."""
 
     def __init__(self, places: Places, weeks: int, progress: Progress) -> None:
         self.places, self.weeks, self.progress = places, weeks, progress
@@ -141,7 +141,7 @@ class Story:
         return Child(f"holdfast.demo.{name}", [str(self.places.root), *arguments], self.places.logs / f"{name}.log", self._hear)
 
     def _hear(self, event: Event) -> None:
-        """What children tell, from their threads: each kind comes from one child at a time."""
+        """What children report, from their threads: each kind comes from one child at a time."""
         match event["event"]:
             case "resumed" if self.result.kills:
                 self.result.kills[-1] = replace(self.result.kills[-1], resumed_week=event["week"] + 1)

@@ -71,7 +71,7 @@ class LocalFiles:
         """Give a regular file a second name; where that cannot be (another volume), copy it. Says whether it was linked."""
         try:
             os.link(source, target, follow_symlinks=False)
-        except OSError:  # each file system has its own word for what it cannot link, and a copy tells what else is wrong
+        except OSError:  # each file system has its own word for what it cannot link, and a copy shows what else is wrong
             shutil.copyfile(source, target)
             return False
         return True

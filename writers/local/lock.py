@@ -112,7 +112,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _sign(descriptor: int) -> None:
-    """Write down who holds the lock, for who is refused; a full disk does not matter. What an older holder wrote stays behind the line."""
+    """Write down who holds the lock, for the message to a refused process; a full disk does not matter. An older line stays behind it."""
     with suppress(OSError):
         os.pwrite(descriptor, f"{this_process()}\n".encode(), 0)
 

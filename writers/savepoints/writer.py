@@ -95,7 +95,7 @@ class SavepointWriter:
             try:
                 files.require_there()
             except UnsafeSettingsError:
-                self.transactor.look(commit)  # where the rules forbid it, cleanup may have taken a file: that is told instead
+                self.transactor.look(commit)  # where the rules forbid it, cleanup may have taken a file: that is raised instead
                 raise
             committed: CheckpointCommitted = self.transactor.run(commit)
         except UnknownOutcomeError:

@@ -37,7 +37,7 @@ class RestoredDirectory:
 class DirectoryReader:
     """What `checkpoint.directories(state)` gives. Picklable, so that tasks on executors can take it along.
 
-    It keeps nothing from being cleaned up: the checkpoint must be live, or pinned by who gave it, for as long as it is used.
+    It keeps nothing from being cleaned up: the checkpoint must be live, or pinned by its caller, for as long as it is used.
     """
 
     storage: Storage

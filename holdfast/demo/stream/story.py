@@ -134,7 +134,7 @@ def run_stream_demo(directory: Path, *, weeks: int = WEEKS, seed: int | None = N
 
 
 class StreamStory:
-    """One run: its children, and what they told."""
+    """One run: its children, and what they reported."""
 
     def __init__(self, places: Places, weeks: int, seed: int, progress: Progress) -> None:
         self.places, self.progress = places, progress
@@ -213,7 +213,7 @@ class StreamStory:
         self.progress(self._batch, f"killed {planned.victim} in batch {self._batch}")
 
     def _hear(self, event: Event) -> None:
-        """What children tell, from their threads."""
+        """What children report, from their threads."""
         match event["event"]:
             case "began":
                 with self._told:
