@@ -38,8 +38,9 @@ from holdfast.catalog.types import ChainLimit, CheckpointProperties, KeepAll, Ke
 if TYPE_CHECKING:
     from holdfast.catalog.key_groups import groups_of
     from holdfast.data_source import HoldfastDataSource as HoldfastDataSource
-    from holdfast.facade import Catalog, open_manifest, open_savepoint, rekey
-    from holdfast.facade import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
+    from holdfast.facade import Catalog
+    from holdfast.opening import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
+    from holdfast.opening import open_manifest, open_savepoint, rekey
     from holdfast.streaming import foreach_batch
     from holdfast.writers.checkpoint import Checkpoint
     from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
@@ -56,10 +57,10 @@ __version__ = VERSION
 
 _HOMES = {  # where the names are that are not imported above
     "groups_of": "catalog.key_groups",
-    "open": "facade",
-    "open_manifest": "facade",
-    "open_savepoint": "facade",
-    "rekey": "facade",
+    "open": "opening",
+    "open_manifest": "opening",
+    "open_savepoint": "opening",
+    "rekey": "opening",
     "Catalog": "facade",
     "CheckpointResult": "writers.checkpoint_writer",
     "CheckpointWriter": "writers.checkpoint_writer",

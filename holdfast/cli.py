@@ -70,7 +70,7 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing; show wha
 
 
 def open_catalog(path: str) -> "Catalog":
-    from holdfast.facade import open_catalog
+    from holdfast.opening import open_catalog
 
     return open_catalog(path)
 

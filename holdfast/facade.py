@@ -2,29 +2,23 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.catalog import arguments, paths
-from holdfast.catalog.creation import create_catalog, open_ledger
-from holdfast.catalog.environment import Environment, SystemEnvironment
-from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError, NotFoundError, UsageError
+from holdfast.catalog import arguments
+from holdfast.catalog.environment import Environment
+from holdfast.catalog.errors import NotFoundError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
-from holdfast.catalog.file_checks import files_of_rows
 from holdfast.catalog.ledger import Ledger
-from holdfast.catalog.marker import Marker, read_marker
 from holdfast.catalog.process_identity import this_process
 from holdfast.catalog.rules import checkpoints, savepoints
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.storage.guard import GuardedStorage
 from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.texts import require_line
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import (
-    MAX_PARALLELISM_LIMIT,
     AttemptToken,
     ChainLimit,
     KeepLast,
@@ -34,21 +28,21 @@ from holdfast.catalog.types import (
     Status,
 )
 from holdfast.compaction.evidence import require_unneeded
-from holdfast.compaction.queries import Queries, SqlQueries
+from holdfast.compaction.queries import Queries
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
-from holdfast.compaction.verify import Damage, VerifyReport, run_verify
+from holdfast.compaction.verify import VerifyReport
+from holdfast.verification import verify_catalog
 from holdfast.writers.checkpoint import Checkpoint, kept_by, numbered, open_committed, ref_of
 from holdfast.writers.coordinator import Coordinator, coordinate
 from holdfast.writers.failure_policy import FailurePolicy
-from holdfast.writers.parquet.key_group_checks import rows_of_live
 from holdfast.writers.pins import Pins, ReaderPin
 from holdfast.writers.registration import register_job, require_policies
 from holdfast.writers.savepoints.content import spark_reader
 from holdfast.writers.savepoints.outside import Disposal, dispose
-from holdfast.writers.savepoints.writer import SavepointWriter, export_checkpoint, rekey_savepoint, savepoint_at
+from holdfast.writers.savepoints.writer import SavepointWriter, export_checkpoint
 from holdfast.writers.spark.state_writer import state_writer
-from holdfast.writers.start import Mode, Start, StateMapping, open_manifest_at, resolve_start
+from holdfast.writers.start import Mode, Start, StateMapping, resolve_start
 from holdfast.writers.stores.canonical import StoreAdapter
 from holdfast.writers.task_owned import Owner, own, release
 from holdfast.writers.upload import StateWriter, UploadBy
@@ -389,44 +383,7 @@ class Catalog:
         Where the ledger is damaged so far that it cannot say which files those are, the report has its damage alone.
         """
         arguments.function(progress, "a progress function")
-        self._storage.require_root()
-        ledger = self._verify_ledger()
-        try:
-            return ledger.with_more(self._verify_checkpoints(progress))
-        except DamagedLedgerError:
-            if ledger.damages:
-                return ledger
-            raise
-
-    def _verify_ledger(self) -> VerifyReport:
-        files = list(self._queries.check_ledger())
-        damages = [Damage(path=f"{paths.LEDGER}/{file.path}", what=file.what) for file in files if file.what is not None]
-        return VerifyReport(
-            checkpoints=0,
-            files=0,
-            size_bytes=0,
-            damages=tuple(damages),
-            ledger_files=len(files),
-            ledger_bytes=sum(file.size_bytes for file in files),
-        )
-
-    def _verify_checkpoints(self, progress: Progress | None) -> VerifyReport:
-        live = self._transactor.look(lambda state: [row.fact for job in state.jobs.values() for row in job.live.values()])
-        rows = rows_of_live(self._storage, live)
-        report = run_verify(len(live), self._queries.live_files(), self._storage, progress, live_files=self._queries.live_files, rows=rows)
-        for fact in live:
-            if fact.is_savepoint and paths.is_address(fact.path):
-                report = report.with_more(self._verify_outside(fact))
-        return report
-
-    def _verify_outside(self, fact: CheckpointCommitted) -> VerifyReport:
-        """The report on one savepoint outside the catalog, with addresses for paths."""
-        try:
-            savepoint = open_committed(self._storage, fact)
-        except DamagedFileError as error:
-            return VerifyReport(checkpoints=0, files=1, size_bytes=0, damages=(Damage(path=fact.path, what=str(error)),))
-        found = run_verify(0, [*savepoint.manifest.files.values()], savepoint.storage, rows=files_of_rows(savepoint.manifest))
-        return replace(found, damages=tuple(replace(d, path=f"{savepoint.storage.address}/{d.path}") for d in found.damages))
+        return verify_catalog(self._storage, self._transactor, self._queries, progress)
 
     # ---- analysts ---------------------------------------------------------------------------------------------------
 
@@ -451,87 +408,6 @@ class Catalog:
             msg = f"{spark!r} is not a Spark session: pass the one that the views are for"
             raise UsageError(msg)
         register_views(spark, self._queries.ledger_address)
-
-
-def open_catalog(address: Address, *, create: bool = False, environment: Environment | None = None) -> Catalog:
-    """The catalog at a path or `file:` URL. With `create`, a new one is made where there is none.
-
-    Raises:
-        AddressError: the address is of a kind of storage that is not supported, or no directory can be made there.
-        AlreadyExistsError: `create` in a place that holds something else, or inside another catalog.
-        NotFoundError: there is no catalog.
-        FormatError: a newer version wrote it, or marker and ledger are of different catalogs.
-        DamagedLedgerError: the ledger is gone, or damaged beyond what opening mends.
-    """
-    environment = environment or SystemEnvironment()
-    storage = open_storage(address)
-    return catalog_at(storage, create_catalog(storage, environment) if create else read_marker(storage), environment)
-
-
-def catalog_at(storage: Storage, marker: Marker, environment: Environment) -> Catalog:
-    """The catalog whose marker this is, over its Delta table. Raises as `open_ledger` does."""
-    guarded, reopen = GuardedStorage(storage, marker.catalog_id), partial(open_ledger, storage, marker, environment)
-    return Catalog(
-        catalog_id=marker.catalog_id,
-        storage=guarded,
-        open_ledger=reopen,
-        queries=SqlQueries(f"{storage.address}/{marker.ledger}", reopen),
-        environment=environment,
-    )
-
-
-def open_manifest(path: Address) -> Checkpoint:
-    """A checkpoint by the path of its `chk-<n>` directory or `_metadata`, read without the ledger.
-
-    Whether it was ever committed, only the ledger knows; that its bytes are whole, this checks.
-    Raises:
-        AddressError: the path does not have that form.
-        DamagedFileError: the manifest is missing or damaged.
-    """
-    return open_manifest_at(paths.parse_checkpoint_directory(path))
-
-
-def open_savepoint(path: Address) -> Checkpoint:
-    """A savepoint by the path of its directory (or of the `_metadata` in it), wherever it was copied to; needs no catalog.
-
-    Raises:
-        AddressError: the address is of a kind of storage that is not supported.
-        NotFoundError: the directory has no savepoint.
-        DamagedFileError: the manifest is damaged.
-    """
-    return savepoint_at(arguments.address(path))
-
-
-def rekey(
-    savepoint: Address | Checkpoint,
-    *,
-    max_parallelism: int,
-    target: Address,
-    spark: "SparkSession | None" = None,
-    upload: UploadBy = "native",
-) -> Checkpoint:
-    """Write a savepoint again with another number of key groups, which is otherwise fixed; the old one stays as it is.
-
-    The new one gets a directory of its own within `target`; a new job starts from it by its path.
-
-    Args:
-        savepoint: what to write again: the path of its directory, or the savepoint itself.
-        max_parallelism: the number of key groups of the new one, 1 to 32768.
-        target: a directory outside of every catalog, in which the new one gets a directory of its own.
-        spark: reads and writes states that are DataFrames. None: the active session.
-        upload: how DataFrames are written: "native" (Spark's writer) or "streamed" (one upload for each task).
-
-    Raises:
-        RefusedError: the target is in a catalog, which would delete it: no row names it.
-        AddressError: nothing can be written to the target.
-        UsageError: `max_parallelism` is not 1 to 32768, or no Spark session is there to rewrite DataFrames.
-        NotFoundError, DamagedFileError: as `open_savepoint`.
-    """
-    if arguments.whole_number(max_parallelism, "a number of key groups") not in range(1, MAX_PARALLELISM_LIMIT + 1):
-        msg = f"max_parallelism={max_parallelism} is not 1 to {MAX_PARALLELISM_LIMIT}: give a number of key groups in that range"
-        raise UsageError(msg)
-    source = open_savepoint(savepoint.path if isinstance(savepoint, Checkpoint) else savepoint)
-    return rekey_savepoint(source, max_parallelism, open_storage(target), SystemEnvironment(), state_writer(upload), spark_reader(spark))
 
 
 def _savepoint(state: CatalogState, job: str, name: str) -> tuple[Ref, CheckpointCommitted]:

@@ -11,7 +11,7 @@ from holdfast.demo.places import Places, tell
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import JOB, OFFSETS, STATES, count_differences, plain_aggregation, read_year, with_mean_delay
 from holdfast.demo.views import COSTS, PLAIN_COLUMNS
-from holdfast.facade import open_catalog
+from holdfast.opening import open_catalog
 
 
 def main() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from holdfast.catalog.errors import NotFoundError
 from holdfast.demo.driver import open_stoppable
 from holdfast.demo.places import Places, tell
-from holdfast.facade import Catalog, open_catalog
+from holdfast.facade import Catalog
+from holdfast.opening import open_catalog
 
 ENOUGH = "enough"  # a file of the demo's directory: the parent asks the cleaner to end
 PAUSE_S = 3.0

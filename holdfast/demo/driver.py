@@ -15,7 +15,8 @@ from holdfast.demo.places import Places, tell
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import AIRPORTS, JOB, KEEP, OFFSETS, STATES, add, aggregate, read_week
 from holdfast.demo.stops import UPLOAD, StoppingStorage, Stops, stopping_midway
-from holdfast.facade import Catalog, catalog_at
+from holdfast.facade import Catalog
+from holdfast.opening import catalog_at
 from holdfast.writers.coordinator import Coordinator
 
 if TYPE_CHECKING:

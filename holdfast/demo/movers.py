@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from holdfast.demo.flights import week_file
 from holdfast.demo.places import Places, tell
 from holdfast.demo.states import JOB, PARTITIONS, PER_AIRCRAFT, STATES, count_differences, plain_aggregation, with_mean_delay
-from holdfast.facade import Catalog, open_catalog, open_savepoint
+from holdfast.facade import Catalog
+from holdfast.opening import open_catalog, open_savepoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from holdfast.demo.flights import WEEKS, write_weeks
 from holdfast.demo.places import Places
 from holdfast.demo.processes import Child, ChildFailedError, Event
 from holdfast.demo.stops import DELETION, KILLS, PlannedKill, Stops
-from holdfast.facade import open_catalog
+from holdfast.opening import open_catalog
 
 MARK = ".holdfast-demo"  # in the demo's directory: what has it may be replaced by the next run
 LOOK_EVERY_S = 0.05

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from nbclient import NotebookClient
 
-from holdfast.facade import open_catalog
+from holdfast.opening import open_catalog
 from holdfast.writers.coordinator import Coordinator
 from tests.protocol.soak_workers import coordinate
 from tests.support.places import ROOT

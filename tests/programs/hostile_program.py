@@ -23,7 +23,8 @@ from holdfast.catalog.creation import create_catalog
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.demo.sessions import link_spark_home
-from holdfast.facade import Catalog, catalog_at
+from holdfast.facade import Catalog
+from holdfast.opening import catalog_at
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.places import ROOT
 from tests.support.spark_support import build_session, row_texts, session_settings

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
 
-from holdfast.facade import open_catalog
+from holdfast.opening import open_catalog
 from tests.protocol.soak_workers import coordinate, expected_states, told_by, vacuum_until_killed, write_until_killed
 from tests.support.invariants import Acknowledgement, assert_catalog_sound, assert_clean, evidence_of, with_acknowledged
 

@@ -15,7 +15,7 @@ from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, KeepLast
-from holdfast.facade import open_catalog
+from holdfast.opening import open_catalog
 from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.coordinator import coordinate as start_coordinator
 from holdfast.writers.registration import register_job

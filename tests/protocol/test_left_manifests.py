@@ -13,7 +13,8 @@ from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.marker import read_marker
 from holdfast.catalog.storage import PassingStorage
 from holdfast.catalog.storage.local import LocalStorage
-from holdfast.facade import Catalog, catalog_at
+from holdfast.facade import Catalog
+from holdfast.opening import catalog_at
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound, assert_clean
 

@@ -18,7 +18,8 @@ import holdfast
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.marker import read_marker
 from holdfast.catalog.storage.local import LocalStorage
-from holdfast.facade import Catalog, catalog_at
+from holdfast.facade import Catalog
+from holdfast.opening import catalog_at
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from holdfast.demo.places import Places, tell
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import JOB, STATES, aggregate, count_differences, read_year
 from holdfast.demo.stream.store import STORE, comparable, rows_of
-from holdfast.facade import open_catalog
+from holdfast.opening import open_catalog
 from holdfast.writers.stores.rocksdb import RocksDBAdapter
 
 SAVEPOINT = "end-of-year"

@@ -10,7 +10,7 @@ from holdfast.demo.places import Places, tell
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import JOB, KEEP
 from holdfast.demo.stream.store import GROUPS, STEPPED, STORE, SUBTASKS, Step, news_of, store_base
-from holdfast.facade import open_catalog
+from holdfast.opening import open_catalog
 from holdfast.streaming import foreach_batch
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 from holdfast.writers.coordinator import Coordinator

@@ -18,7 +18,8 @@ from holdfast.demo.places import Places
 from holdfast.demo.processes import Child, ChildFailedError, Event, session_members
 from holdfast.demo.states import JOB
 from holdfast.demo.story import LOOK_EVERY_S, TIMEOUT_S, Progress, prepare_directory
-from holdfast.facade import Catalog, open_catalog
+from holdfast.facade import Catalog
+from holdfast.opening import open_catalog
 
 DRIVER, EXECUTOR = "driver", "executor"
 VICTIMS = (DRIVER, EXECUTOR, DRIVER, EXECUTOR)

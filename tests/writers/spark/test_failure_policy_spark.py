@@ -13,7 +13,7 @@ import holdfast
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.marker import read_marker
 from holdfast.catalog.storage.local import open_storage
-from holdfast.facade import catalog_at
+from holdfast.opening import catalog_at
 from tests.support.invariants import assert_catalog_sound, assert_clean, evidence_of
 
 pytestmark = pytest.mark.xdist_group("spark")
