@@ -187,7 +187,6 @@ def told_at_every_call(
             return
         try:
             assert raised is None or isinstance(raised, allowed), f"it was told {raised!r}"
-            assert_catalog_sound(scene.world)
             resume(scene.world)
         except BaseException as error:
             error.add_note(f"{between.__name__} before call {n} of {prepare.__name__}: {scene.actor.faults.log}")

@@ -7,6 +7,7 @@ broken for one moment is broken.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -65,28 +66,37 @@ class Evidence:
 def assert_catalog_sound(source: Any) -> None:
     """Every invariant holds, now and at every version before. The error names the invariant and the ids."""
     evidence = evidence_of(source)
+    assert_sound_now(evidence)
+    i5_attempts_end_once(evidence)
+    folded = References()
+    garbage: set[str] = set()
+    contents: dict[tuple[JobId, int], Content] = {}
+    calls = _by_durable_version(evidence)
+    for version, facts in enumerate(evidence.versions):
+        i5_one_transaction_for_each_seq(version, folded, facts)
+        i6_gone_was_condemned(version, folded, facts, garbage)
+        folded.apply(facts)
+        i1_nothing_kept_is_condemned(version, folded)
+        garbage = i2_garbage_is_stable(version, folded, garbage)
+        i3_deletions_were_condemned(calls[version], folded)
+        i4_attempts_were_opened(calls[version], folded)
+        i8_content_never_changes(version, folded, contents)
+
+
+def assert_sound_now(source: Any) -> None:
+    """What storage holds is what the ledger says and what callers were told: the part of `assert_catalog_sound` that a later commit or
+    deletion may hide. The other part is of the history, and a later look has it too."""
+    evidence = evidence_of(source)
     references = References.of([fact for facts in evidence.versions for fact in facts])
     for check in (
         i1_files_exist,
         i1_owners_have_their_files,
-        i3_deletions_were_condemned,
         i4_tokens_are_known,
         i6_gone_was_deleted,
         i7_acknowledged_is_there,
+        i8_manifests_agree,
     ):
         check(evidence, references)
-    i5_attempts_end_once(evidence)
-    i8_manifests_agree(evidence, references)
-    folded = References()
-    garbage: set[str] = set()
-    contents: dict[tuple[JobId, int], Content] = {}
-    for version, facts in enumerate(evidence.versions):
-        i5_one_transaction_for_each_seq(version, folded, facts)
-        i6_gone_was_condemned(version, folded, facts)
-        folded.apply(facts)
-        i1_nothing_kept_is_condemned(version, folded)
-        garbage = i2_garbage_is_stable(version, folded, garbage)
-        i8_content_never_changes(version, folded, contents)
 
 
 def assert_clean(source: Any) -> None:
@@ -151,35 +161,39 @@ def i2_garbage_is_stable(version: int, references: References, before: set[str])
     return now
 
 
-def i3_deletions_were_condemned(evidence: Evidence, _: References) -> None:
+def i3_deletions_were_condemned(calls: Sequence[StorageCall], at: References) -> None:
     """I3 and I7: when a file is deleted its condemnation is committed and durable, or it is an orphan at that version."""
-    folds = _Folds(evidence.versions)
-    for call in evidence.calls:
-        if call.verb != "delete":
-            continue
-        at = folds.at(min(call.version, call.durable_version))
-        status = {at.files[file_id].path: status for file_id, status in at.status.items()}
+    deletions = [call for call in calls if call.verb == "delete"]
+    if not deletions:
+        return
+    status = {at.files[file_id].path: status for file_id, status in at.status.items()}
+    rule = OrphanRule.over(at.state, {path for path, s in status.items() if s is not FileStatus.GONE})
+    for call in deletions:
         if status.get(call.path) in (FileStatus.CONDEMNED, FileStatus.GONE):  # gone: a late delete of an earlier vacuum; no path comes back
             continue
-        present = {path for path, s in status.items() if s is not FileStatus.GONE}
-        verdict = OrphanRule.over(at.state, present).judge(call.path)
+        verdict = rule.judge(call.path)
         assert verdict is Verdict.ORPHAN, (
             f"I3: {call.path} was deleted at version {call.version} (durable {call.durable_version}) and is {verdict}, not condemned"
         )
 
 
 def i4_tokens_are_known(evidence: Evidence, references: References) -> None:
-    """I4: a file with the token of an attempt exists only if the attempt's opening was committed before, and was durable."""
+    """I4: a file that is there with the token of an attempt is of one that the ledger knows."""
     rule = OrphanRule.over(references.state, set())
     for stored in evidence.storage.list(""):
         assert rule.judge(stored.path) is not Verdict.UNKNOWN_TOKEN, f"I4: {stored.path} carries a token that was never opened"
-    folds = _Folds(evidence.versions)
-    for call in evidence.calls:
-        if call.verb == "create":
-            state = folds.at(min(call.version, call.durable_version)).state
-            assert OrphanRule.over(state, set()).judge(call.path) is not Verdict.UNKNOWN_TOKEN, (
-                f"I4: {call.path} was written at version {call.version} (durable {call.durable_version}), before its attempt was opened"
-            )
+
+
+def i4_attempts_were_opened(calls: Sequence[StorageCall], at: References) -> None:
+    """I4: a file with the token of an attempt was written only after the attempt's opening was committed, and was durable."""
+    creations = [call for call in calls if call.verb == "create"]
+    if not creations:
+        return
+    rule = OrphanRule.over(at.state, set())
+    for call in creations:
+        assert rule.judge(call.path) is not Verdict.UNKNOWN_TOKEN, (
+            f"I4: {call.path} was written at version {call.version} (durable {call.durable_version}), before its attempt was opened"
+        )
 
 
 def i5_attempts_end_once(evidence: Evidence) -> None:
@@ -219,14 +233,13 @@ def i5_one_transaction_for_each_seq(version: int, before: References, facts: Seq
         assert found == expected, f"I5: version {version} carries seqs {found} of {job_id}, where {expected} is next: a lost update"
 
 
-def i6_gone_was_condemned(version: int, before: References, facts: Sequence[f.Fact]) -> None:
-    """I3 and I6: a file is condemned only while unreferenced, and called gone only after it was condemned in an earlier commit."""
-    garbage = find_garbage(before)
-    may_condemn = {file.file_id for file in (*garbage.unreferenced, *garbage.condemned)}
+def i6_gone_was_condemned(version: int, before: References, facts: Sequence[f.Fact], garbage: set[str]) -> None:
+    """I3 and I6: a file is condemned only while it is among the garbage of before, and called gone only after it was condemned in an
+    earlier commit."""
     for fact in facts:
         status = before.status.get(fact.file_id) if isinstance(fact, f.Condemned | f.Gone) else None
         if isinstance(fact, f.Condemned):
-            may = fact.file_id in may_condemn or status is FileStatus.GONE  # by a stale plan: another vacuum was faster
+            may = fact.file_id in garbage or status is FileStatus.GONE  # by a stale plan: another vacuum was faster
             assert may, f"I2: version {version} condemns {fact.file_id}, which is referenced"
         elif isinstance(fact, f.Gone):
             assert status in {FileStatus.CONDEMNED, FileStatus.GONE}, f"I6: version {version} calls {fact.file_id} gone, it was {status}"
@@ -360,17 +373,13 @@ def _decoded(data: bytes, path: str) -> Manifest:
     return decode(data, path)
 
 
-class _Folds:
-    """References at rising versions, folded once each."""
-
-    def __init__(self, versions: Versions) -> None:
-        self._versions = versions
-        self._at: dict[int, References] = {}
-
-    def at(self, version: int) -> References:
-        if version not in self._at:
-            self._at[version] = References.of([fact for facts in self._versions[: version + 1] for fact in facts])
-        return self._at[version]
+def _by_durable_version(evidence: Evidence) -> Mapping[int, Sequence[StorageCall]]:
+    """The calls, by the version that was the newest durable one at their time."""
+    calls: dict[int, list[StorageCall]] = defaultdict(list)
+    for call in evidence.calls:
+        calls[min(call.version, call.durable_version)].append(call)
+    assert all(version < len(evidence.versions) for version in calls), "what was durable is lost"
+    return calls
 
 
 def _kept_checkpoints(state: CatalogState) -> list[tuple[JobId, CheckpointId, int, AttemptToken | None]]:

@@ -6,6 +6,7 @@ A scene prepares the world with unbroken processes, then says what its process d
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 
 from holdfast.catalog.errors import AttemptEndedError
 from holdfast.catalog.facts import AttemptOpened
@@ -15,7 +16,8 @@ from holdfast.writers.coordinator import Coordinator
 from holdfast.writers.failure_policy import FailurePolicy
 from holdfast.writers.start import Mode
 from tests.support.faults import Crash
-from tests.support.invariants import assert_catalog_sound, assert_clean
+from tests.support.invariants import assert_catalog_sound, assert_clean, assert_sound_now
+from tests.support.snapshots import Snapshot
 from tests.support.stores import Stores
 from tests.support.world import JOB, Logs, Process, State, World, foreign_file, late_upload, write_states
 
@@ -53,6 +55,16 @@ def empty_catalog() -> Scene:
 
 
 def used_catalog() -> Scene:
+    """As `make_used_catalog` makes it, which is done once: this is a copy."""
+    return _snapshot().copy()
+
+
+@cache
+def _snapshot() -> Snapshot[Scene]:
+    return Snapshot(make_used_catalog())
+
+
+def make_used_catalog() -> Scene:
     """Checkpoints 1 (dropped, its files garbage), 2 and 4 (live, 4 the head), an aborted attempt 3 with an orphan, a stranger's file.
 
     A vacuum once ran half-way: one file is condemned and still there. The coordinator of the acting process is on 4.
@@ -352,7 +364,7 @@ def open_checkpoint_attempt(world: World) -> AttemptToken | None:
 
 def resume(world: World) -> int:
     """A new process goes on: one more checkpoint, readers that died are killed, vacuum, scrub; sound before and clean after."""
-    assert_catalog_sound(world)
+    assert_sound_now(world)
     process = world.process()
     coordinator = process.coordinate()
     latest = coordinator.latest()
@@ -371,7 +383,7 @@ def resume(world: World) -> int:
         process.drop(held)
     process.vacuum()
     process.scrub()
-    assert_catalog_sound(world)  # of owners that are open too
+    assert_sound_now(world)  # of owners that are open too
     for owner in [owner.opened.name for owner in world.job().owners.values()]:
         assert owner is not None
         process.release_owner(owner)

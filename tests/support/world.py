@@ -86,6 +86,20 @@ BEGAN = datetime(2013, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
+class Numbers:
+    """1, 2, 3 and so on; a copy goes on from where it was copied."""
+
+    given: int = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self.given += 1
+        return self.given
+
+
+@dataclass(slots=True)
 class FakeEnvironment:
     """Ids that are never given twice and look random; a clock that moves when it is read; no waiting."""
 
@@ -234,7 +248,7 @@ class World:
     owned: dict[OwnedFile, bytes] = field(default_factory=dict)  # what an owner was told it has, and did not begin to release
     storage: RecordingStorage = field(init=False)
     processes: int = 0
-    _given: int = 0
+    _ids: Iterator[int] = field(default_factory=Numbers)
 
     def __post_init__(self) -> None:
         create_marker(self.objects, CATALOG_ID)
@@ -243,7 +257,7 @@ class World:
     def process(self, faults: Faults | None = None) -> "Process":
         """A new process. Its faults count over its storage and all its handles on the ledger."""
         self.processes += 1
-        return Process(self, FakeEnvironment(f"process {self.processes}", self._ids()), faults or Faults())
+        return Process(self, FakeEnvironment(f"process {self.processes}", self._ids), faults or Faults())
 
     def evidence(self) -> Evidence:
         versions = [commit.facts for commit in self.log.commits]
@@ -278,11 +292,6 @@ class World:
         """The states of a committed checkpoint, by its manifest."""
         fact = self.job(job).checkpoints[CheckpointId(number)].fact
         return read_states(load_committed(self.objects, fact), place_of(self.objects, fact)[0])
-
-    def _ids(self) -> Iterator[int]:
-        while True:
-            self._given += 1
-            yield self._given
 
 
 class Process:
