@@ -3,6 +3,8 @@
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,15 +46,22 @@ class _EndOfBlockError(Exception):
     """Ends a block that took what it was given."""
 
 
-def in_block(call: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], None]:
-    def run(g: Any, value: Any) -> None:
-        with pytest.raises((holdfast.HoldfastError, _EndOfBlockError)) as raised, g.job.checkpoint() as checkpoint:
-            call(checkpoint, g, value)
-            raise _EndOfBlockError
-        if isinstance(raised.value, holdfast.HoldfastError):
-            raise raised.value
+@dataclass(frozen=True)
+class InBlock:
+    """A call of a checkpoint's block: all values are tried in one block, for a refusal leaves nothing behind in it."""
 
-    return run
+    call: Callable[[Any, Any, Any], Any]
+
+
+@contextmanager
+def arranged(run: Any, given: SimpleNamespace) -> Iterator[Callable[[Any], Any]]:
+    """What tries one value."""
+    if not isinstance(run, InBlock):
+        yield lambda value: run(given, value)
+        return
+    with suppress(_EndOfBlockError), given.job.checkpoint() as checkpoint:
+        yield lambda value: run.call(checkpoint, given, value)
+        raise _EndOfBlockError
 
 
 def own(g: Any, value: Any) -> Any:
@@ -65,7 +74,7 @@ def option(name: str) -> Callable[[Any, Any], Any]:
 
 
 # Each public function and argument, and which of the wrong values it takes all the same.
-CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+CALLS: dict[str, tuple[Callable[[Any, Any], Any] | InBlock, str]] = {
     "open": (lambda _, v: holdfast.open(v), ""),
     "open_manifest": (lambda _, v: holdfast.open_manifest(v), ""),
     "open_savepoint": (lambda _, v: holdfast.open_savepoint(v), ""),
@@ -134,23 +143,23 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "job.savepoint": (lambda g, v: g.job.savepoint(own(g, v)), "long"),
     "job.end": (lambda g, v: g.job.end(v), ""),
     "job.drop": (lambda g, v: g.job.drop(v), ""),
-    "write_bytes state": (in_block(lambda c, _, v: c.write_bytes(v, b"1")), "long"),
-    "write_bytes data": (in_block(lambda c, _, v: c.write_bytes("z", v)), "bytes"),
-    "write state": (in_block(lambda c, _, v: c.write(v, None)), ""),
-    "write frame": (in_block(lambda c, _, v: c.write("z", v)), ""),
-    "write mode": (in_block(lambda c, _, v: c.write("z", None, mode=v)), ""),
-    "write_changes frame": (in_block(lambda c, _, v: c.write_changes("z", v, key=["a"])), ""),
-    "task_owned": (in_block(lambda c, _, v: c.task_owned(v, [])), ""),
-    "write_directory state": (in_block(lambda c, g, v: c.write_directory(v, g.store)), "long"),
-    "write_directory snapshot": (in_block(lambda c, _, v: c.write_directory("z", v)), ""),
-    "write_directory subtask": (in_block(lambda c, g, v: c.write_directory("z", g.store, subtask=v)), ""),
-    "write_directory subtasks": (in_block(lambda c, g, v: c.write_directory("z", g.store, subtasks=v)), "none"),
-    "write_directory key_groups": (in_block(lambda c, g, v: c.write_directory("z", g.store, key_groups=v)), "none"),
-    "write_directory immutable": (in_block(lambda c, g, v: c.write_directory("z", g.store, immutable=v)), "list"),
-    "directories state": (in_block(lambda c, _, v: c.directories(v, subtasks=2)), "long"),
-    "directories subtasks": (in_block(lambda c, _, v: c.directories("z", subtasks=v)), "none"),
-    "acknowledge state": (in_block(lambda c, _, v: c.acknowledge(v, [])), ""),
-    "remove": (in_block(lambda c, _, v: c.remove(v)), ""),
+    "write_bytes state": (InBlock(lambda c, _, v: c.write_bytes(v, b"1")), "long"),
+    "write_bytes data": (InBlock(lambda c, _, v: c.write_bytes("z", v)), "bytes"),
+    "write state": (InBlock(lambda c, _, v: c.write(v, None)), ""),
+    "write frame": (InBlock(lambda c, _, v: c.write("z", v)), ""),
+    "write mode": (InBlock(lambda c, _, v: c.write("z", None, mode=v)), ""),
+    "write_changes frame": (InBlock(lambda c, _, v: c.write_changes("z", v, key=["a"])), ""),
+    "task_owned": (InBlock(lambda c, _, v: c.task_owned(v, [])), ""),
+    "write_directory state": (InBlock(lambda c, g, v: c.write_directory(v, g.store)), "long"),
+    "write_directory snapshot": (InBlock(lambda c, _, v: c.write_directory("z", v)), ""),
+    "write_directory subtask": (InBlock(lambda c, g, v: c.write_directory("z", g.store, subtask=v)), ""),
+    "write_directory subtasks": (InBlock(lambda c, g, v: c.write_directory("z", g.store, subtasks=v)), "none"),
+    "write_directory key_groups": (InBlock(lambda c, g, v: c.write_directory("z", g.store, key_groups=v)), "none"),
+    "write_directory immutable": (InBlock(lambda c, g, v: c.write_directory("z", g.store, immutable=v)), "list"),
+    "directories state": (InBlock(lambda c, _, v: c.directories(v, subtasks=2)), "long"),
+    "directories subtasks": (InBlock(lambda c, _, v: c.directories("z", subtasks=v)), "none"),
+    "acknowledge state": (InBlock(lambda c, _, v: c.acknowledge(v, [])), ""),
+    "remove": (InBlock(lambda c, _, v: c.remove(v)), ""),
 }  # fmt: skip
 
 
@@ -159,12 +168,13 @@ def test_a_wrong_argument_is_an_error_of_holdfast_s_own(given: SimpleNamespace, 
     monkeypatch.chdir(tmp_path)
     run, taken = CALLS[call]
     found = {}
-    for name, value in WRONG.items():
-        try:
-            run(given, value)
-            found[name] = "taken"
-        except holdfast.HoldfastError as error:
-            found[name] = str(error)
+    with arranged(run, given) as attempt:
+        for name, value in WRONG.items():
+            try:
+                attempt(value)
+                found[name] = "taken"
+            except holdfast.HoldfastError as error:
+                found[name] = str(error)
     assert {name for name, what in found.items() if what == "taken"} == {*taken.split()}
     assert all(found.values())
 
