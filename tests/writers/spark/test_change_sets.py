@@ -9,8 +9,9 @@ from holdfast.catalog.errors import DamagedFileError, UsageError
 from holdfast.catalog.types import ChainLimit, KeepAll, Role
 from holdfast.writers.spark import change_sets
 from tests.support.spark_support import row_texts, session_settings
+from tests.support.tables import table
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("keeps_change_sets")]
+pytestmark = pytest.mark.usefixtures("keeps_change_sets")
 
 STATE = "planes"
 GROUPS = 8
@@ -253,29 +254,34 @@ def test_changes_above_changed_groups_and_back(spark, job):
 # ---- what is refused ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows_here", [1_000_000, 0], ids=["few", "many"])
-@pytest.mark.parametrize(
-    ("upserts", "deletes", "said"),
-    [
-        ([(1, "a", None), (2, "b", None), (1, "c", None)], None, r"id=1 \(2 times, in upserts\)$"),
-        (None, [(7,), (8,), (7,), (7,)], r"id=7 \(3 times, in deletes\)$"),
-        ([(1, "a", None), (5, "b", None)], [(5,), (6,)], r"id=5 \(2 times, in upserts and deletes\)$"),
-        ([(None, "a", None), (None, "b", None)], None, r"id=None \(2 times"),
-        ([(n // 2, "a", None) for n in range(10)], None, r"(id=\d \(2 times, in upserts\); ){2}id=\d \(2 times, in upserts\), and more$"),
-    ],
-    ids=["upserts", "deletes", "both", "nulls", "many"],
-)
-def test_a_key_that_is_there_twice_is_named(spark, job, monkeypatch, rows_here, upserts, deletes, said):
-    monkeypatch.setattr(change_sets, "ROWS_HERE", rows_here)
+TWICE = {
+    "upserts": ([(1, "a", None), (2, "b", None), (1, "c", None)], None, r"id=1 \(2 times, in upserts\)$"),
+    "deletes": (None, [(7,), (8,), (7,), (7,)], r"id=7 \(3 times, in deletes\)$"),
+    "both": ([(1, "a", None), (5, "b", None)], [(5,), (6,)], r"id=5 \(2 times, in upserts and deletes\)$"),
+    "nulls": ([(None, "a", None), (None, "b", None)], None, r"id=None \(2 times"),
+    "many": (
+        [(n // 2, "a", None) for n in range(10)],
+        None,
+        r"(id=\d \(2 times, in upserts\); ){2}id=\d \(2 times, in upserts\), and more$",
+    ),
+}
+
+
+def test_a_key_that_is_there_twice_is_named(spark, job, monkeypatch):
     full(job, base(spark))
-    given = frame(spark, upserts) if upserts else None, frame(spark, deletes, "id int") if deletes else None
-    with pytest.raises(UsageError, match="a key may appear once, and these appear more than once: ") as raised:
-        change(job, *given)
-    assert raised.match(said)
-    assert job.latest().checkpoint_id == 1
-    if upserts:
-        with pytest.raises(UsageError, match="more than once"), job.checkpoint() as checkpoint:
-            checkpoint.write_changes("new state", *given, key="id")
+    with table() as case:
+        for rows_here in (1_000_000, 0):
+            monkeypatch.setattr(change_sets, "ROWS_HERE", rows_here)
+            for name, (upserts, deletes, said) in TWICE.items():
+                given = frame(spark, upserts) if upserts else None, frame(spark, deletes, "id int") if deletes else None
+                with case(f"{name}, {rows_here} rows here"):
+                    with pytest.raises(UsageError, match="a key may appear once, and these appear more than once: ") as raised:
+                        change(job, *given)
+                    assert raised.match(said)
+                    assert job.latest().checkpoint_id == 1
+                    if upserts:
+                        with pytest.raises(UsageError, match="more than once"), job.checkpoint() as checkpoint:
+                            checkpoint.write_changes("new state", *given, key="id")
 
 
 @pytest.mark.parametrize("key", ["number", ("id", "number")], ids=str)
@@ -286,30 +292,32 @@ def test_keys_that_spark_takes_for_equal_are_the_same_key(spark, job, key):
             change(job, frame(spark, [(1, "a", one), (1, "b", other)]), key=key)
 
 
-@pytest.mark.parametrize(
-    ("upserts", "deletes", "key", "said"),
-    [
-        (None, None, "id", "there are none: give upserts, deletes or both"),
-        ("select 1 AS id, 'x' AS text", None, "id", r"upserts: there is no column 'number' \(the state has it, with type double\)"),
-        ("select 1 AS id, 'x' AS text, 1D AS number, 1 AS more, 2 AS More", None, "id", "upserts: column 'more' appears twice"),
-        ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS Number", None, "id", "upserts: column 'Number' appears twice"),
-        ("select 1L AS id, 'x' AS text, 1D AS number", None, "id", "upserts: column 'id' has the type bigint, and in the state int: cast"),
-        ("select 1 AS id, 'x' AS text, 1 AS number", None, "id", "column 'number' has the type int, and in the state double"),
-        ("select 1 AS id, 'x' AS text, 1D AS Number", None, "id", "no column 'number' .the state has it, with type double"),
-        ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS id", None, "id", "upserts: column 'id' appears twice"),
-        (None, "select 1 AS other", "id", "deletes: there is no column 'id'"),
-        (None, "select 1L AS id", "id", "deletes: column 'id' has the type bigint, and in the state int"),
-        (None, "select 1 AS id", "text", "the key is given as 'text', and that of the state is 'id'"),
-        (None, "select 1 AS other", (), "deletes: there is no column 'id'"),
-        ("select 1 AS id, 'x' AS text, 1 AS number", None, [], "upserts: column 'number' has the type int"),
-    ],
-)
-def test_changes_that_do_not_fit_the_state_are_refused_before_a_byte_is_written(spark, job, catalog, upserts, deletes, key, said):
+UNFIT = [
+    (None, None, "id", "there are none: give upserts, deletes or both"),
+    ("select 1 AS id, 'x' AS text", None, "id", r"upserts: there is no column 'number' \(the state has it, with type double\)"),
+    ("select 1 AS id, 'x' AS text, 1D AS number, 1 AS more, 2 AS More", None, "id", "upserts: column 'more' appears twice"),
+    ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS Number", None, "id", "upserts: column 'Number' appears twice"),
+    ("select 1L AS id, 'x' AS text, 1D AS number", None, "id", "upserts: column 'id' has the type bigint, and in the state int: cast"),
+    ("select 1 AS id, 'x' AS text, 1 AS number", None, "id", "column 'number' has the type int, and in the state double"),
+    ("select 1 AS id, 'x' AS text, 1D AS Number", None, "id", "no column 'number' .the state has it, with type double"),
+    ("select 1 AS id, 'x' AS text, 1D AS number, 2 AS id", None, "id", "upserts: column 'id' appears twice"),
+    (None, "select 1 AS other", "id", "deletes: there is no column 'id'"),
+    (None, "select 1L AS id", "id", "deletes: column 'id' has the type bigint, and in the state int"),
+    (None, "select 1 AS id", "text", "the key is given as 'text', and that of the state is 'id'"),
+    (None, "select 1 AS other", (), "deletes: there is no column 'id'"),
+    ("select 1 AS id, 'x' AS text, 1 AS number", None, [], "upserts: column 'number' has the type int"),
+]
+
+
+def test_changes_that_do_not_fit_the_state_are_refused_before_a_byte_is_written(spark, job, catalog):
     full(job, base(spark))
     before = {*files(catalog)}
-    with pytest.raises(UsageError, match=f"changes of state 'planes': .*{said}"):
-        change(job, *(query and spark.sql(query) for query in (upserts, deletes)), key=key)
-    assert {*files(catalog)} == before
+    with table() as case:
+        for upserts, deletes, key, said in UNFIT:
+            with case((upserts, deletes, key)):
+                with pytest.raises(UsageError, match=f"changes of state 'planes': .*{said}"):
+                    change(job, *(query and spark.sql(query) for query in (upserts, deletes)), key=key)
+                assert {*files(catalog)} == before
 
 
 def test_changes_of_a_new_state_need_a_key(spark, job):
