@@ -113,7 +113,6 @@ def values_of(name: str, count: int = 60) -> list:
     return simple
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("name", TYPES)
 def test_the_hash_is_sparks_for_every_type_of_a_key(spark, name: str) -> None:
     """Alone and after another column, whose hash is its seed; sliced, so that offsets count."""

@@ -126,7 +126,6 @@ def test_what_no_engine_or_file_system_takes_is_no_address(name: str, good: Path
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("name", [FOR_SPARK, "".join(NO_LEDGER.values())], ids=["a catalog", "a savepoint"])
 def test_spark_and_duckdb_find_rows_at_any_path_that_may_be(spark: Any, name: str, tmp_path: Path) -> None:
     root, outside = (tmp_path / name, tmp_path / "s") if name == FOR_SPARK else (tmp_path / "catalog", tmp_path / name)

@@ -470,7 +470,6 @@ def test_a_manifest_that_a_vacuum_took_before_an_unpinned_reader_came_to_it_is_n
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("verify", [True, False])
 def test_rows_of_a_dropped_checkpoint_are_told_as_dropped_and_those_of_a_live_one_as_damaged(
     spark: Any, catalog: holdfast.Catalog, verify: bool
@@ -495,7 +494,6 @@ def test_rows_of_a_dropped_checkpoint_are_told_as_dropped_and_those_of_a_live_on
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 def test_what_was_made_of_a_read_dataframe_gives_the_right_rows_or_the_engines_error(spark: Any, catalog: holdfast.Catalog) -> None:
     """As `docs/guarantees.md` says: these do not know of the pin."""
     with catalog.coordinate("flights", retention=KEEP_ONE) as job:

@@ -312,7 +312,6 @@ def test_an_interrupt_exits_as_shells_have_it_and_not_as_damage_found(interrupt:
     assert str(INTERRUPTED) in run("--help").output
 
 
-@pytest.mark.xdist_group("spark")
 def test_a_savepoint_of_a_dataframe_is_refused_before_its_name_is_taken(spark, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "catalog", create=True) as catalog, catalog.coordinate(JOB) as job, job.checkpoint() as checkpoint:
         checkpoint.write("planes", spark.range(3), key=["id"])

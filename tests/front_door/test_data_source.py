@@ -13,8 +13,6 @@ from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.spark_support import row_texts
 from tests.writers.spark.uploader_contract import MANY_TYPES
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 JOB, STATE = "flights", "planes"
 
 

@@ -191,7 +191,6 @@ def test_the_connection_of_a_catalog_opens_no_file_outside_of_it(catalog: holdfa
     assert sorted(os.listdir(tmp_path)) == ["catalog", "mine.csv"]
 
 
-@pytest.mark.xdist_group("spark")
 def test_file_names_are_literals_for_spark_and_schemas_have_no_defaults(spark, tmp_path: Path) -> None:
     """A name that ends the text it stands in called any static method of Java; a default of a column is SQL that Spark runs."""
     from holdfast.writers.parquet.plan import Scan

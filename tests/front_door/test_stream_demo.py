@@ -90,7 +90,6 @@ def test_values_are_added_and_the_later_sighting_stays_whatever_the_order() -> N
     assert {key: json.loads(text)["flights"] for key, text in store.items()} == {b"k": 3, b"other": 1}
 
 
-@pytest.mark.xdist_group("spark")
 def test_news_lie_in_the_partitions_of_their_key_groups_and_the_stores_add_up_to_the_batch_run(spark) -> None:
     rows = [
         (
@@ -122,7 +121,6 @@ def test_news_lie_in_the_partitions_of_their_key_groups_and_the_stores_add_up_to
         assert found["rows"] == {PER_AIRCRAFT.name: 7, PER_ROUTE.name: 5}[state.name]
 
 
-@pytest.mark.xdist_group("spark")
 def test_the_comparison_sees_a_value_that_is_off_by_one(spark) -> None:
     rows = [(1, "N1", "JFK", "D1", "UA", 1, 5, 100, 7, None)]
     flights = spark.createDataFrame(rows, WEEK).withColumn("hour_utc", sf.timestamp_seconds(sf.lit(1_357_000_000)))

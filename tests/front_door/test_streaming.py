@@ -7,8 +7,6 @@ import pytest
 
 import holdfast
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 SCHEMA = "id bigint"
 
 

@@ -29,7 +29,6 @@ FACTS = {
 
 every_format = pytest.mark.parametrize("golden", FORMATS, ids=lambda path: path.name)
 both_kinds = pytest.mark.parametrize("kind", FACTS)
-on_spark = pytest.mark.xdist_group("spark")
 
 
 def opened(golden: Path, kind: str) -> holdfast.Checkpoint:
@@ -164,7 +163,6 @@ def read_state(checkpoint: holdfast.Checkpoint, state: str) -> None:
 # ---- they are read with Spark ----------------------------------------------------------------------------------------------------
 
 
-@on_spark
 @every_format
 @both_kinds
 def test_spark_reads_the_same_rows(spark, golden: Path, kind: str) -> None:
@@ -172,7 +170,6 @@ def test_spark_reads_the_same_rows(spark, golden: Path, kind: str) -> None:
     assert {name: spark_rows(checkpoint.read(spark, name)) for name in rows_expected(golden)} == rows_expected(golden)
 
 
-@on_spark
 @every_format
 def test_parts_by_key_group_have_every_row_once(spark, golden: Path) -> None:
     checkpoint = opened(golden, "savepoint")
@@ -185,7 +182,6 @@ def test_parts_by_key_group_have_every_row_once(spark, golden: Path) -> None:
         assert [make.in_order(row for number, row in numbered if number == i) for i in range(2)] == parts
 
 
-@on_spark
 @every_format
 def test_digests_of_key_groups_are_still_those_that_were_kept(spark, golden: Path, tmp_path: Path) -> None:
     """Else the first `changed-groups` checkpoint after an upgrade would write a state anew of which nothing changed."""

@@ -20,7 +20,6 @@ from holdfast.writers.engine_errors import explained, is_of_spark
 from tests.support.scenes import BIG, resume
 from tests.support.world import World, write_states
 
-spark_group = pytest.mark.xdist_group("spark")
 WHAT, ROOT = "writing state 's' of checkpoint 3 of job 'flights'", "/data/catalog"
 
 
@@ -201,7 +200,6 @@ def bare_python(path: Path) -> str:
     return str(path)
 
 
-@spark_group
 @pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_executors_with_the_wrong_python_are_told_with_the_remedy(spark, catalog, tmp_path: Path, monkeypatch, upload) -> None:
     """Spark notes the interpreter when a session starts; here is a session that was started with another."""
@@ -238,7 +236,6 @@ class FullStorage(LocalStorage):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self.root}/{path}")
 
 
-@spark_group
 def test_a_host_that_lacks_the_root_is_told_and_a_wrong_value_is_no_full_disk(spark, catalog, tmp_path: Path) -> None:
     """Both were tolerated, or worse: the task made the root on its own disk, and the checkpoint was committed."""
     with catalog.coordinate("flights", upload="streamed", tolerated_failures=1) as job:
@@ -253,7 +250,6 @@ def test_a_host_that_lacks_the_root_is_told_and_a_wrong_value_is_no_full_disk(sp
         assert not isinstance(raised.value, holdfast.HoldfastError)
 
 
-@spark_group
 @pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_a_disk_that_is_full_in_a_task_is_told_with_the_remedy_and_may_be_tolerated(spark, catalog, upload) -> None:
     with catalog.coordinate("flights", upload=upload, tolerated_failures=1) as job:

@@ -242,7 +242,6 @@ QUICK = [pytest.param("streamed", ["empty"], id="streamed-empty"), pytest.param(
 ALL = [pytest.param(way, SICKNESSES, id=f"{way}-all", marks=pytest.mark.slow) for way in WAYS]
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize(("way", "names"), QUICK + ALL)
 def test_tasks_of_spark_on_a_sick_host_acknowledge_nothing(
     spark, root: Path, tmp_path: Path, monkeypatch, by_executors, way: str, names

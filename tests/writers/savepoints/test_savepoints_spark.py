@@ -12,8 +12,6 @@ from holdfast.writers import registration
 from holdfast.writers.spark.session import session_parallelism
 from tests.support.invariants import assert_catalog_sound
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def rows(df) -> list[tuple]:
     return sorted(tuple(row) for row in df.collect())

@@ -16,8 +16,6 @@ from holdfast.writers.spark.row_digests import group_digests, row_hash
 from tests.support.spark_support import context_for, row_texts, session_settings
 from tests.writers.spark.uploader_contract import MANY_TYPES
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 STATE = "planes"
 GROUPS = 8
 NO_LIMIT = ChainLimit(change_sets=1000, share_of_base=1e9)

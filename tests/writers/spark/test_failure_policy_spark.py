@@ -16,8 +16,6 @@ from holdfast.catalog.storage.local import open_storage
 from holdfast.opening import catalog_at
 from tests.support.invariants import assert_catalog_sound, assert_clean, evidence_of
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 FIRST_ROWS = 200_000  # more than lies in the buffers between a task's Python and its file
 
 

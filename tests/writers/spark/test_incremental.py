@@ -9,7 +9,7 @@ import holdfast
 from holdfast.catalog.types import ChainLimit, KeepLast
 from tests.support.invariants import assert_catalog_sound, evidence_of
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("keeps_change_sets")]
+pytestmark = pytest.mark.usefixtures("keeps_change_sets")
 
 SCHEMA = "id int, part string, number double, text string"
 KEY = ("part", "id")

@@ -16,8 +16,6 @@ from holdfast.writers.spark.streamed import StreamedUploader
 from tests.support.spark_support import context_for, file_rows, new_storage, row_texts, session_settings
 from tests.writers.spark.uploader_contract import note_run
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 ROWS = 120_000
 DIRECTORY = "jobs/flights-1a2b3c4d/savepoints/before-0123456789abcdef"
 

@@ -24,7 +24,7 @@ from tests.support.layered_state import LayeredState
 from tests.support.spark_support import context_for, file_rows, new_storage, row_texts, session_settings
 from tests.writers.spark.uploader_contract import MANY_TYPES
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("keeps_change_sets")]
+pytestmark = pytest.mark.usefixtures("keeps_change_sets")
 
 GROUPS = 16
 SCHEMA = pa.schema([("name", pa.string()), ("x", pa.float64()), ("_layer", pa.int64()), ("rank", pa.string())])

@@ -16,8 +16,6 @@ from holdfast.writers.spark.streamed import StreamedUploader
 from holdfast.writers.upload import chunks_of
 from tests.support.spark_support import context_for, file_rows, row_texts, session_settings
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture(scope="module")
 def pristine(spark, tmp_path_factory):

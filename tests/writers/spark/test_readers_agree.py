@@ -27,7 +27,7 @@ from holdfast.writers.spark.streamed import StreamedUploader
 from holdfast.writers.upload import chunks_of
 from tests.support.spark_support import context_for, file_rows, new_storage, session_settings
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("keeps_change_sets")]
+pytestmark = pytest.mark.usefixtures("keeps_change_sets")
 
 M = 16
 DIGITS = (1, 9, 10, 18, 19, 28, 29, 37, 38)

@@ -8,7 +8,7 @@ from tests.front_door.test_documents import named, snippets
 from tests.support.places import ROOT
 from tests.support.spark_support import row_texts
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("keeps_change_sets")]
+pytestmark = pytest.mark.usefixtures("keeps_change_sets")
 
 GROUPS = 8
 NO_LIMIT = ChainLimit(change_sets=1000, share_of_base=1e9)

@@ -9,8 +9,6 @@ import pytest
 import holdfast
 from tests.support.invariants import assert_catalog_sound
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 FILE = "name string, file_id string, path string, size_bytes long, sha256 string"
 
 

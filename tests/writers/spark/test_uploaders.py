@@ -15,8 +15,6 @@ from holdfast.writers.spark.streamed import StreamedUploader
 from tests.support.spark_support import context_for, row_texts, session_settings
 from tests.writers.spark.uploader_contract import MANY_TYPES, UploaderContract
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def first_attempt() -> bool:
     from pyspark import TaskContext

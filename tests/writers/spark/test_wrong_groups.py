@@ -80,7 +80,6 @@ def verified(of, what="state 's' of job 'j'"):
     return run_verify(1, stored(of), of.storage, rows={path: rows for path, _, _ in of.files.values()})
 
 
-@pytest.mark.xdist_group("spark")
 def test_spark_refuses_parts_of_it_and_reads_it_whole(spark, tmp_path):
     wrong = state(RoundedState, tmp_path / "wrong", 3)
     for how in ({"key_groups": range(3)}, {"parallelism": 2, "verify": False}):

@@ -74,7 +74,6 @@ def test_an_adapter_reads_and_builds_a_store_in_full(tmp_path: Path) -> None:
         list(ADAPTER.entries(str(tmp_path / "two")))
 
 
-@pytest.mark.xdist_group("spark")
 def test_a_job_rescales_through_a_savepoint_with_an_adapter(spark, catalog, tmp_path: Path) -> None:
     everything = entries(0, 3000)
     with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
@@ -115,7 +114,6 @@ def test_a_job_rescales_through_a_savepoint_with_an_adapter(spark, catalog, tmp_
     assert_catalog_sound(catalog)
 
 
-@pytest.mark.xdist_group("spark")
 def test_every_byte_of_a_store_in_a_savepoint_is_verified_before_it_is_built(spark, catalog, tmp_path: Path) -> None:
     ADAPTER.build(str(tmp_path / "db"), entries(0, 50).items())
     with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
@@ -131,7 +129,6 @@ def test_every_byte_of_a_store_in_a_savepoint_is_verified_before_it_is_built(spa
         assert not (tmp_path / "back").exists()
 
 
-@pytest.mark.xdist_group("spark")
 def test_a_key_of_another_subtask_or_of_nobody_is_refused_by_a_savepoint_in_rows(spark, catalog, tmp_path: Path) -> None:
     ADAPTER.build(str(tmp_path / "db"), entries(0, 50).items())
     with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
@@ -157,7 +154,6 @@ def test_a_store_of_python_objects_is_refused_for_raw_it_would_be_garbage(tmp_pa
         list(ADAPTER.entries(str(tmp_path / "db")))
 
 
-@pytest.mark.xdist_group("spark")
 def test_a_dataframe_that_is_no_store_is_refused_by_name(spark, catalog, tmp_path: Path) -> None:
     with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
         with job.checkpoint() as checkpoint:
