@@ -1,6 +1,6 @@
 """Which process an attempt is of: kept with the pin of a reader or of a savepoint, so that one whose process has died is found and ended.
 
-A process id means something only within one namespace of ids of one kernel. So a host is told as its name (for people), that namespace and
+A process id means something only within one namespace of ids of one kernel. So a host is its name (for people), that namespace and
 the id of the boot: the namespace's number alone is the same on every host, and machines that were cloned share name and machine id as well.
 Of another boot nobody can tell, of the host that was started again neither: what it had open is ended by hand.
 """

@@ -119,7 +119,7 @@ class Format(StrEnum):
     PARQUET = "parquet"  # rows, of a DataFrame
     BYTES = "bytes"
     FILES = "files"  # whole files, which a task wrote
-    DIRECTORY = "directory"  # of an embedded store, for each subtask
+    DIRECTORY = "directory"  # an embedded store has one for each subtask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

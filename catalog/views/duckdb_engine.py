@@ -137,7 +137,7 @@ def _load_delta(connection: duckdb.DuckDBPyConnection, extension: Path) -> None:
 
 
 # The extensions whose signatures DuckDB has looked at in this process. It hashes all 80 MB at each LOAD, a quarter of a second, for as
-# long as it is told to look; a file that has not changed since is the same.
+# long as it has to look; a file that has not changed since is the same.
 _SIGNED: set[tuple[str, int, int, int]] = set()
 
 

@@ -34,7 +34,7 @@ STATES = (PER_AIRCRAFT, PER_ROUTE)
 
 
 def read_week(spark: "SparkSession", directory: Path, week: int) -> "DataFrame":
-    """The flights of a week; the columns are told by a footer once in a session, which is a job each time that Spark looks for them."""
+    """The flights of a week; the columns are read from a footer once in a session, which is a job each time that Spark looks for them."""
     return spark.read.schema(_schema(spark, directory)).parquet(str(week_file(directory, week)))
 
 

@@ -90,7 +90,7 @@ class DirectoryWriter:
         """Begin to upload one subtask's snapshot, alongside the caller; `upload.ack()` waits for it and gives what the driver needs.
 
         `snapshot` is the directory of one, which stays as it is until then; or a function that takes one into the path that it is called
-        with (`Checkpoint(db).create_checkpoint`), whose time is told as `sync_ms`, and whose directory is removed afterwards. That path is
+        with (`Checkpoint(db).create_checkpoint`), whose time is `sync_ms`, and whose directory is removed afterwards. That path is
         in `tmp` of the working directory, else in the system's temporary directory: on another volume than the store's, it is a copy.
         Of `key_groups`, the store has just these: its directory is one handle for them, which can be restored only for them.
         The `working_directory` of this process keeps local copies of what was uploaded, by hard links, where a restart finds them.
