@@ -94,12 +94,14 @@ class CheckpointWriter:
     def write_changes(
         self, state: str, upserts: "DataFrame | None" = None, deletes: "DataFrame | None" = None, *, key: Sequence[str] = ()
     ) -> None:
-        """Write what changed: rows that are new or replace those of their keys, and keys whose rows are gone. Runs each plan once.
+        """Write what changed: rows that are new or replace those of their keys, and keys whose rows are gone. Runs each plan once
+        (again, with nothing of the first run used, where Spark estimated a few rows and found a gigabyte of them).
 
         `upserts` have the state's columns, in any order, and may have more: with the first row of such, the state has these too, null in
         its older rows. Of `deletes` only the key columns count, and deleting what is not there is nothing. The changes lie above the state
-        as the parent has it; where the job's `ChainLimit` would be passed, the whole state is read and written again. Without such a state
-        in the parent, the upserts are the state, and `key` says which columns tell its rows apart; later it may be left out.
+        as the parent has it; where the job's `ChainLimit` would be passed, or the state is so small that a base costs no more than a
+        change set and its later reading, the whole state is read and written again. Without such a state in the parent, the upserts are the
+        state, and `key` says which columns tell its rows apart; later it may be left out.
         Raises:
             UsageError: a column of the state is missing or of another type, the key is given and not the state's (says which), a key
                 appears twice in this call (names it), or the state is already written or removed in this checkpoint.

@@ -8,6 +8,9 @@ from holdfast.writers.spark.group_digests import GroupDigest
 from holdfast.writers.upload import ParentState, bytes_of
 
 MOST_CHUNKS = 10_000  # above the base of one state, however small they are: each is a row of every manifest
+# The driver reads, merges and writes a state of 83 KiB in 10 ms, of 319 KiB in 27, of 817 KiB in 41, of 1.6 MiB in 105; a change set it
+# writes in 3. A reader pays for each change set: ten above 83 KiB cost it half a second more than none. So what a base costs above a
+# change set is saved by one reading of a chain in ten checkpoints.
 BASE_BYTES, BASE_ROWS = 512 * 1024, 50_000
 
 

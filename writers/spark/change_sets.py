@@ -40,7 +40,7 @@ NAMED_KEYS = 3  # in an error
 
 @dataclass(frozen=True, slots=True)
 class ChangeWriter:
-    """Writes change sets by streamed uploads, which cost the least for few rows, and whole states by the uploader."""
+    """Writes change sets as they are gathered, by tasks or by the driver, and whole states by the uploader, or by the driver if small."""
 
     uploader: Uploader
     environment: Environment
@@ -53,7 +53,8 @@ class ChangeWriter:
         parent: ParentState | None,
         limit: ChainLimit,
     ) -> WrittenState | None:
-        """The parent's state with these changes, as a change set above it; as a new base if the limit would be passed.
+        """The parent's state with these changes, as a change set above it; as a new base if the limit would be passed or the
+        state is small.
 
         Without a parent the upserts are the state, and without upserts there is none (None). Each plan runs once. The key may be left to
         the parent.
