@@ -88,7 +88,7 @@ def require_chunks(
         if form is None:
             _refuse(f"chunk {chunk.file_id!r} belongs to no state of the checkpoint")
         if chunk.role not in ROLES[form]:
-            _refuse(f"chunk {chunk.file_id!r} is {chunk.role.value}, and its state is kept as {form.value!r}")
+            _refuse(f"chunk {chunk.file_id!r} is {chunk.role.value}, and its state is kept as '{form}'")
         if chunk.identity in seen:
             _refuse(f"chunk {chunk.file_id!r} from byte {chunk.offset_bytes} appears twice")
         seen.add(chunk.identity)

@@ -280,7 +280,7 @@ class Checkpoint:
             raise NotFoundError(msg)
         if info.format != format_:
             call = READERS[info.format]
-            msg = f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r} has format {info.format.value!r}: use {call}"
+            msg = f"state {state!r} of checkpoint {self.checkpoint_id} of job {self.job!r} has format '{info.format}': use {call}"
             raise RefusedError(msg)
         return info
 

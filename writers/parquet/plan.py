@@ -121,7 +121,7 @@ def require_readable(info: StateInfo, chunks: Sequence[Chunk], files: Mapping[Fi
     """Raises UsageError, FormatError or CorruptionError unless the chunks are all of a state of rows."""
     where = f"state {info.state!r} of operator {info.operator!r}"
     if info.format != Format.PARQUET:
-        msg = f"{where} is kept as {info.format.value!r}, not as a DataFrame: read its bytes"
+        msg = f"{where} is kept as '{info.format}', not as a DataFrame: read its bytes"
         raise UsageError(msg)
     if info.schema is None:
         msg = f"{where} has no schema: it was not written as a DataFrame"

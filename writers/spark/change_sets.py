@@ -190,7 +190,7 @@ def _problems(
 def _parent_problem(parent: ParentState, context: UploadContext) -> str | None:
     info = parent.info
     if info.format != Format.PARQUET or info.schema is None:
-        return f"the state is kept as {info.format.value!r}, not as a DataFrame: write it in full"
+        return f"the state is kept as '{info.format}', not as a DataFrame: write it in full"
     if not info.key_columns:
         return "the state was written without a key: write it in full, with one"
     if context.key_columns and sorted(info.key_columns) != sorted(context.key_columns):
