@@ -17,6 +17,7 @@ from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.types import Status
 from holdfast.writers import engine_errors
 from holdfast.writers.engine_errors import explained, is_of_spark
+from holdfast.writers.parquet import few_files
 from tests.support.scenes import BIG, resume
 from tests.support.world import World, write_states
 
@@ -202,7 +203,10 @@ def bare_python(path: Path) -> str:
 
 @pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_executors_with_the_wrong_python_are_told_with_the_remedy(spark, catalog, tmp_path: Path, monkeypatch, upload) -> None:
-    """Spark notes the interpreter when a session starts; here is a session that was started with another."""
+    """Spark notes the interpreter when a session starts; here is a session that was started with another. Of few files the driver needs
+    no executor's Python: here none are few."""
+    monkeypatch.setattr(few_files, "HERE_FILES", -1)
+    right = spark.sparkContext.pythonExec
     with catalog.coordinate("flights", upload=upload) as job:
         with job.checkpoint() as cp:
             cp.write_bytes("offsets", b"1")
@@ -212,7 +216,7 @@ def test_executors_with_the_wrong_python_are_told_with_the_remedy(spark, catalog
                 with job.checkpoint() as cp:
                     cp.write("s", spark.range(10), key=["id"])
             assert raised.value.__cause__ is not None
-        monkeypatch.undo()
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", right)
         with job.checkpoint() as cp:
             cp.write("s", spark.range(10), key=["id"])
         monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
