@@ -27,7 +27,7 @@ help: ## show this list
 setup: $(JARS) ## make .venv, install Holdfast and what it needs, fetch the JARs
 	@# nothing else
 
-demo: $(JARS) ## the whole story on real data: a Spark job killed three times, resumed, cleaned up beside
+demo: $(JARS) ## the whole story on real data: a Spark job killed three times, resumed, cleaned up meanwhile
 	@$(BIN)/holdfast demo
 
 test: $(JARS) ## the fast tests
@@ -72,7 +72,7 @@ clean: ## remove .venv, caches and build outputs
 	@rm -rf artifacts derby.log metastore_db spark-warehouse
 	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Made anew where it is of another Python than the one asked for.
+# Made again where it is of another Python than the one asked for.
 $(INSTALLED): pyproject.toml constraints.txt
 	@[ -n "$(PYTHON)" ] \
 	  || { echo "Holdfast needs Python 3.11, 3.12 or 3.13, and none of $(PYTHONS) is one: say where with make PYTHON=/path/to/python3.13" >&2; exit 1; }

@@ -26,7 +26,7 @@ LONGEST_PATH = 4096
 
 _INT64 = 2**63
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_BYTES_OF_A_GROUP = 28  # a group's digest has them (`writers.group_digests`), before it is compressed
+_BYTES_OF_A_GROUP = 28  # a group's digest has them (`writers/spark/group_digests.py`), before it is compressed
 
 
 def require_header(

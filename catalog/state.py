@@ -1,7 +1,7 @@
 """The lifecycle facts folded into memory: what a transaction is validated against. Pure; facts in, state out.
 
 Only what lifecycle decisions read is kept: jobs, attempts, checkpoints, holds, which handles of a job are open, and what open owners have
-released. Other files and closed handles belong to the cleanup (`cleanup.py`); a checkpoint's content is in its manifest.
+released. Other files and closed handles belong to the cleanup (`compaction/garbage.py`); a checkpoint's content is in its manifest.
 """
 
 import sys

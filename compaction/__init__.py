@@ -1,1 +1,1 @@
-"""Cleanup: retention, vacuum and scrub."""
+"""Cleanup: vacuum, scrub and verify."""

@@ -1,4 +1,4 @@
-"""The catalog as its users see it: the one place where storage, ledger, writers and cleanup are put together."""
+"""The catalog as its users see it, over the ports."""
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -62,16 +62,16 @@ class Catalog:
         *,
         catalog_id: str,
         storage: Storage,
+        transactor: Transactor,
         open_ledger: Callable[[], Ledger],
         queries: Queries,
         environment: Environment,
         state_writer: Callable[[UploadBy], StateWriter] = state_writer,
     ) -> None:
-        """Over the ports. `open_ledger` gives a handle for this object, and another for each coordinator."""
+        """Over the ports. `open_ledger` gives each coordinator a handle of its own."""
         self._catalog_id, self._storage, self._environment = catalog_id, storage, environment
-        self._open_ledger, self._queries, self._state_writer = open_ledger, queries, state_writer
-        self._transactor = Transactor(open_ledger(), environment)
-        self._pins = Pins(self._transactor, environment)
+        self._transactor, self._open_ledger, self._queries, self._state_writer = transactor, open_ledger, queries, state_writer
+        self._pins = Pins(transactor, environment)
         self._reader_pins: list[ReaderPin] = []
 
     @property
@@ -148,7 +148,7 @@ class Catalog:
         start = start if (number := arguments.integer(start)) is None else number
         writer = self._state_writer(upload)
         require_policies(retention, on_end, chain)
-        patience = FailurePolicy(timeout_s=checkpoint_timeout_s, tolerated_failures=tolerated_failures)
+        failure_policy = FailurePolicy(timeout_s=checkpoint_timeout_s, tolerated_failures=tolerated_failures)
         mapping = StateMapping(states=states, allow_non_restored=allow_non_restored, renamed={} if renamed is None else renamed)
         begin = resolve_start(start, mode, mapping, job, self._storage, self._transactor)
         job_id = register_job(
@@ -164,7 +164,7 @@ class Catalog:
             on_end=on_end,
             chain=chain,
             start=begin,
-            failure_policy=patience,
+            failure_policy=failure_policy,
         )
 
     def checkpoint(self, job: str, checkpoint_id: int | None = None) -> Checkpoint:

@@ -11,6 +11,7 @@ from holdfast.catalog.marker import Marker, read_marker
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.guard import GuardedStorage
 from holdfast.catalog.storage.local import open_storage
+from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import (
     MAX_PARALLELISM_LIMIT,
 )
@@ -48,6 +49,7 @@ def catalog_at(storage: Storage, marker: Marker, environment: Environment) -> Ca
     return Catalog(
         catalog_id=marker.catalog_id,
         storage=guarded,
+        transactor=Transactor(reopen(), environment),
         open_ledger=reopen,
         queries=SqlQueries(f"{storage.address}/{marker.ledger}", reopen),
         environment=environment,

@@ -134,8 +134,8 @@ class Coordinator:
                         content = attempt.acknowledged()
                         manifest = attempt.write_manifest(content)
                         writer.result = CheckpointResult.of(self._line.commit(attempt, content, manifest))
-                self._recall_loans()
                 self._failures.end()
+                self._recall_loans()
             except Exception as error:
                 if not (attempt.is_own(error) and self._failures.tolerates(error, attempt.checkpoint_id)):
                     raise

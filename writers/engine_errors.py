@@ -34,7 +34,7 @@ WRONG_QUERY = frozenset(
 )
 PYTHON_FAILED = "PythonException"
 # Frames of what Holdfast itself runs in tasks, decided by folder. Any other Python there is the user's.
-OWN_FRAMES = re.compile(r'File "(?:[^"]*/)?holdfast/writers/(?:\w+/)*\w+\.py"')
+OWN_FRAMES = re.compile(r'File "(?:[^"]*/)?holdfast/writers/(?:spark|stores)/\w+\.py"')
 _FRAME = re.compile(r'File "([^"<]+)", line')
 _MACHINERY = re.compile(
     r"(?:^|/)(?:holdfast/(?:catalog|writers)/|pyspark/(?:cloudpickle/|sql/|(?:daemon|worker\w*|serializers|util|shuffle)\.py))"

@@ -29,7 +29,7 @@ def open_checkpoint(state: CatalogState, job_id: JobId, epoch: int, token: Attem
 
 
 def open_reading(state: CatalogState, ref: Ref, token: AttemptToken, process: str | None = None) -> Decision:
-    """A reading attempt that pins a live checkpoint until it is released; `process` says whose it is (`processes.this_process`)."""
+    """A reading attempt that pins a live checkpoint until it is released; `process` says whose it is (`process_identity.this_process`)."""
     job = state.job(ref.job_id)
     decision.require_live(state, ref, "read")
     seq = job.seq + 1

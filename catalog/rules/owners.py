@@ -18,7 +18,7 @@ from holdfast.catalog.types import AttemptToken, JobId, OwnedFile, Purpose, Stat
 def open_owner(state: CatalogState, job_id: JobId, name: str, token: AttemptToken, process: str | None = None) -> Decision:
     """The owner of this name: a new one, or the one that is open, whose task was started again. A released name never comes back.
 
-    `process` says who opened it (`processes.this_process`). The result is its opening.
+    `process` says who opened it (`process_identity.this_process`). The result is its opening.
     """
     job = state.job(job_id)
     known = job.owner_names.get(name)

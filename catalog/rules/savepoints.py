@@ -17,7 +17,7 @@ from holdfast.catalog.types import AttemptToken, CheckpointId, Purpose, Scope, S
 def open_savepoint(state: CatalogState, ref: Ref, token: AttemptToken, name: str, process: str | None = None) -> Decision:
     """An attempt for a savepoint of a live checkpoint, which is pinned from here. Its name is taken for ever.
 
-    `process` says whose it is (`processes.this_process`), so that it is found and ended if that dies.
+    `process` says whose it is (`process_identity.this_process`), so that it is found and ended if that dies.
     """
     job = state.job(ref.job_id)
     if name in job.savepoints:

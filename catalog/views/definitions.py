@@ -1,7 +1,7 @@
 """The views of the ledger: the contract with analysts (design, section 4), in SQL that DuckDB and Spark run unchanged.
 
 Everything is a SELECT over one relation, `facts`, or over other views. Columns may be added, never changed.
-`unreferenced_files` alone has a text per engine; it stands in `unreferenced_files`.
+`unreferenced_files` alone has a text per engine; it stands in `unreferenced_files.py`.
 """
 
 from collections.abc import Mapping

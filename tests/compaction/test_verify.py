@@ -1,11 +1,13 @@
 """Verify beside retention and vacuum: only what is live and not as it was committed is damage."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.catalog.paths import MARKER
 from holdfast.catalog.storage.local import open_storage
 from holdfast.compaction.queries import SqlQueries
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
@@ -53,3 +55,19 @@ def test_a_file_that_is_still_live_and_missing_or_changed_is_damage(catalog: hol
     assert verify(catalog).damages == (Damage(path=name, what="20002 bytes, committed 20001"),)
     path.unlink()
     assert verify(catalog).damages == (Damage(path=name, what="missing"),)
+
+
+def test_damage_of_a_rebuilt_ledger_is_named_where_it_is(catalog: holdfast.Catalog) -> None:
+    """A marker may name another directory than the first."""
+    root = Path(catalog.address)
+    (root / "ledger").rename(root / "ledger-2")
+    marker = root / MARKER
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "ledger": "ledger-2"}))
+    damaged = max((root / "ledger-2").glob("*.parquet"))
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    with holdfast.open(root) as opened:
+        found = [root / damage.path for damage in opened.verify().damages]
+    assert damaged in found
+    assert all(path.exists() for path in found)

@@ -160,7 +160,7 @@ class Coordinator:
         return True
 
     def seal(self, attempt: Attempt) -> bool:
-        """Fix the content, as `CheckpointWriter.seal` does: carried from the pinned parent, and written now."""
+        """Fix the content, as `OpenAttempt.acknowledged` does: carried from the pinned parent, and written now."""
         w, opened, parent = self.w, attempt.opened, attempt.parent
         assert opened.checkpoint_id is not None
         carried = {name: state for name, state in parent.states.items() if w.random.random() < 0.9}

@@ -303,6 +303,7 @@ class Process:
         self.catalog = Catalog(
             catalog_id=CATALOG_ID,
             storage=self.storage,
+            transactor=Transactor(self.handle(), environment),
             open_ledger=self.handle,
             queries=FoldedQueries(self.handle()),
             environment=environment,

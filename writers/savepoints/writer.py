@@ -1,6 +1,6 @@
 """Savepoints: the user's own copies of a checkpoint's state, whole, in a directory of their own that can be moved anywhere.
 
-WrittenState in the canonical format: every state in full and sorted by key group, paths relative to the directory. What is small enough
+Written in the canonical format: every state in full and sorted by key group, paths relative to the directory. What is small enough
 to be kept in the manifest stays there (FLINK-5777: the writer of in-memory state has no other layout for savepoints).
 """
 
@@ -21,10 +21,9 @@ from holdfast.catalog.errors import (
 from holdfast.catalog.facts import AttemptOpened, CheckpointCommitted
 from holdfast.catalog.manifest_store import load_manifest
 from holdfast.catalog.process_identity import this_process
-from holdfast.catalog.rules import savepoints
-from holdfast.catalog.rules.checkpoints import end_attempt
+from holdfast.catalog.rules import checkpoints, decision, savepoints
 from holdfast.catalog.rules.commit_facts import CommitRequest
-from holdfast.catalog.rules.decision import Decision, require_live
+from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.local import open_storage
@@ -117,14 +116,14 @@ class SavepointWriter:
         try:
             return open_committed(self.storage, self.transactor.look(ready))
         except DamagedFileError:
-            self.transactor.look(lambda state: require_live(state, ref, "take a savepoint of"))
+            self.transactor.look(lambda state: decision.require_live(state, ref, "take a savepoint of"))
             raise
 
     def _abort(self, ref: Ref, token: AttemptToken, error: BaseException, files: list[StoredFile]) -> bool:
         """Whether the attempt was open until now, so that it can never have been committed."""
         try:
             self.storage.require_root()  # what lies at the catalog's path may be another's ledger by now
-            self.transactor.run(lambda state: end_attempt(state, ref.job_id, token, Status.ABORTED, reason_of(error), files))
+            self.transactor.run(lambda state: checkpoints.end_attempt(state, ref.job_id, token, Status.ABORTED, reason_of(error), files))
         except AttemptEndedError as ended:
             error.add_note(f"the attempt had been ended before: {ended}")
             return False

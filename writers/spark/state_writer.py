@@ -1,4 +1,4 @@
-"""Which upload uploader a job uses, by name, and what it can write. Spark is imported only when a DataFrame is written."""
+"""Which uploader a job uses, by name, and what it can write. Spark is imported only when a DataFrame is written."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The two upload uploaders: the contract, and what only one of them can meet."""
+"""The two uploaders: the contract, and what only one of them can meet."""
 
 from contextlib import contextmanager
 

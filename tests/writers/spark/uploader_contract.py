@@ -1,4 +1,4 @@
-"""What every upload uploader owes, whatever the DataFrame's plan does."""
+"""What every uploader owes, whatever the DataFrame's plan does."""
 
 import hashlib
 import os
