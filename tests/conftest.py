@@ -5,9 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import holdfast
 from tests.support.scheduling import OneSession, mark_tests_of_spark
+
+# No example is too slow: a busy machine is no failure.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 pytest_plugins = ["tests.support.spark_support"]
 
