@@ -104,7 +104,8 @@ class LedgerContract:
         assert ledger.version == 1
         assert list(ledger.scan()) == [dropped(1)]
 
-    def test_refresh_tells_every_commit_in_between_own_ones_included_oldest_first(self, harness: Harness) -> None:
+    def test_refresh_tells_every_commit_in_between_oldest_first(self, harness: Harness) -> None:
+        """Its own commits included."""
         ours, theirs = harness.open(), harness.open()
         put(ours, dropped(1), key="x", operation_id="first")
         put(theirs, gone("f"), run_ended(), operation_id="second")
@@ -333,7 +334,7 @@ class LedgerContract:
         writer.refresh()
         assert list(writer.scan()) == [dropped(1), dropped(2), dropped(3)]
 
-    def test_an_operation_is_known_by_its_rows_even_where_the_log_no_longer_tells(self, harness: Harness) -> None:
+    def test_an_operation_is_known_by_its_rows_where_the_log_no_longer_tells(self, harness: Harness) -> None:
         stale, writer = harness.open(), harness.open()
         put(writer, dropped(1), operation_id="mine")
         writer.refresh()

@@ -30,8 +30,9 @@ def test_of_two_compactions_of_one_version_exactly_one_fails(tmp_path: Path) -> 
     assert sorted(DeltaTable(table).to_pyarrow_table()["n"].to_pylist()) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_the_requirements_let_in_no_deltalake_without_the_check_and_no_duckdb_without_its_extension() -> None:
-    """What a user installs is decided by the project's own metadata: constraints.txt is not part of it."""
+def test_requirements_let_in_no_deltalake_or_duckdb_that_lacks_its_part() -> None:
+    """No deltalake without the check, and no duckdb without its extension. What a user installs is decided by the project's own metadata:
+    constraints.txt is not part of it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     allowed = {requirement.name: requirement.specifier for requirement in map(Requirement, project["dependencies"])}
     assert allowed["deltalake"].contains(version("deltalake"))

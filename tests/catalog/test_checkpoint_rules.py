@@ -327,7 +327,8 @@ def test_a_commit_opens_the_next_attempt_on_itself(history: History) -> None:
     assert (opened.checkpoint_id, opened.parent_checkpoint_id, opened.epoch, opened.purpose) == (2, 1, 1, Purpose.CHECKPOINT)
 
 
-def test_a_commit_aborts_older_checkpoint_attempts_and_leaves_newer_ones_and_readers(history: History) -> None:
+def test_a_commit_aborts_older_checkpoint_attempts_alone(history: History) -> None:
+    """It leaves newer ones and readers."""
     history.commit("a")
     low, middle, high = history.open(1), history.open(1), history.open(1)
     history.say(checkpoints.open_reading(history.state, ref(1), token(7)))
@@ -442,7 +443,7 @@ def test_after_a_rollback_contents_are_those_of_their_lines(history: History) ->
     assert history.garbage() == set()
 
 
-def test_overlapping_attempts_have_the_content_of_their_parent_and_their_own(history: History) -> None:
+def test_overlapping_attempts_have_their_parents_content_and_their_own(history: History) -> None:
     history.commit("a")
     low, high = history.open(1), history.open(1)
     history.commit("a", "b", attempt=low)
@@ -450,7 +451,7 @@ def test_overlapping_attempts_have_the_content_of_their_parent_and_their_own(his
     assert [history.content(n) for n in (1, 2, 3)] == [{"a"}, {"a", "b"}, {"c"}]
 
 
-def test_a_start_from_nothing_ends_every_open_interval_with_its_first_commit(history: History) -> None:
+def test_a_start_from_nothing_ends_open_intervals_with_its_first_commit(history: History) -> None:
     history.commit("a", "b")
     history.rollback(None)
     history.commit("c")
@@ -486,7 +487,7 @@ def test_keep_last_counts_the_ancestry_and_not_ids(history: History) -> None:
     assert history.live() == {1, 2, 3, 4}
 
 
-def test_what_a_rollback_abandoned_goes_when_enough_of_the_line_are_younger(history: History) -> None:
+def test_what_a_rollback_left_goes_when_enough_of_the_line_are_younger(history: History) -> None:
     history.commit("a")
     history.commit("a", parent=1)
     history.commit("a", parent=2)
@@ -540,7 +541,7 @@ def test_retention_spares_savepoints(history: History) -> None:
     assert retired(history.job, CheckpointId(2), None, 99, KeepLast(1)) == []
 
 
-def test_a_savepoint_that_the_job_started_from_is_none_of_keep_lasts_checkpoints(history: History) -> None:
+def test_a_savepoint_started_from_is_none_of_keep_lasts_checkpoints(history: History) -> None:
     for n in range(4):
         history.commit("a", parent=n or None)
     row = history.job.checkpoints[CheckpointId(2)]

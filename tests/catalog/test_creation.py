@@ -25,7 +25,7 @@ def tree(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
-def test_a_catalog_made_and_filled_by_another_process_meanwhile_is_taken_over(tmp_path: Path) -> None:
+def test_a_catalog_that_another_process_made_meanwhile_is_taken_over(tmp_path: Path) -> None:
     """Seen in the soak: one process found no marker; another made the catalog and registered a job; the first then saw facts and no marker."""
 
     def another_process(_n: int, verb: str, _path: str) -> None:
@@ -47,7 +47,7 @@ def test_a_creation_that_crashed_anywhere_is_finished_by_the_next(tmp_path: Path
         catalog.coordinate("flights").close()
 
 
-def test_a_directory_with_files_of_something_else_does_not_become_a_catalog(tmp_path: Path) -> None:
+def test_a_directory_with_foreign_files_does_not_become_a_catalog(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(AlreadyExistsError, match=r"mine\.txt"):
         holdfast.open(tmp_path, create=True)
@@ -76,7 +76,7 @@ NEARLY = {
 
 
 @pytest.mark.parametrize(("schema", "configuration"), NEARLY.values(), ids=NEARLY)
-def test_an_empty_table_that_is_not_what_a_creation_makes_is_not_taken_over(
+def test_an_empty_table_that_no_creation_makes_is_not_taken_over(
     tmp_path: Path, schema: pa.Schema, configuration: Mapping[str, str]
 ) -> None:
     table = DeltaTable.create(tmp_path / "ledger", schema, configuration=dict(configuration), raise_if_key_not_exists=False)
@@ -151,7 +151,8 @@ def test_opening_what_is_not_there_makes_nothing(tmp_path: Path) -> None:
     assert tree(tmp_path) == set()
 
 
-def test_a_newer_format_and_a_lost_or_exchanged_ledger_are_errors_of_their_own_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_newer_format_and_a_lost_ledger_are_errors_of_their_own(tmp_path: Path) -> None:
+    """So is a ledger that was exchanged for another, and nothing is written."""
     for name in ("one", "other"):
         holdfast.open(tmp_path / name, create=True).close()
     one, other = tmp_path / "one", tmp_path / "other"

@@ -177,7 +177,7 @@ def test_all_that_stands_on_a_torn_commit_becomes_void_with_it(short: Path, tear
 
 
 @pytest.mark.parametrize("tear", TEARS)
-def test_a_commit_whose_writer_had_synced_the_torn_one_proves_that_it_was_whole(tmp_path: Path, tear: Tear) -> None:
+def test_a_commit_whose_writer_synced_the_torn_one_proves_it_was_whole(tmp_path: Path, tear: Tear) -> None:
     """It was acknowledged, and what stands on it as well: thirteen jobs of one commit each were void because one of them had rotted."""
     directory = _make(tmp_path / "ledger", 0)
     for seq in range(1, 4):  # another process each time
@@ -294,7 +294,8 @@ def test_a_mending_that_dies_between_two_commits_is_finished_by_the_next(
     assert (ledger.version, _seqs(ledger)) == (3, [])
 
 
-def test_each_void_commit_is_made_durable_before_the_next_and_before_opening_goes_on(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_void_commit_is_made_durable_before_the_next(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the last of them before the opening goes on."""
     _empty(_commit(short, 2))
     plan = log_repair.examine(_log(short))
     steps: list[str] = []
@@ -336,7 +337,7 @@ def test_a_hole_in_the_log_is_damage_and_nothing_is_changed(short: Path) -> None
     assert _everything(short) == before
 
 
-def test_a_delta_checkpoint_without_a_digest_goes_with_the_torn_commit_it_contains(long: Path) -> None:
+def test_a_delta_checkpoint_without_a_digest_goes_with_its_torn_commit(long: Path) -> None:
     """The hook of delta-rs wrote it of commits that nobody had synced: a scan would show facts that no refresh had passed over."""
     (checkpoint,) = _checkpoints(_without_digest(long))
     lowest = int(checkpoint.name[:20])
@@ -397,7 +398,7 @@ def test_a_torn_delta_checkpoint_goes_together_with_its_hint(long: Path, tear: T
     assert _seqs(ledger) == list(range(1, VERSIONS + 1))
 
 
-def test_a_torn_delta_checkpoint_that_nothing_can_replace_is_damage_and_stays(long: Path) -> None:
+def test_an_irreplaceable_torn_delta_checkpoint_is_damage_and_stays(long: Path) -> None:
     (checkpoint,) = _checkpoints(long)
     _halve(checkpoint)
     _commit(long, 4).unlink()
@@ -417,7 +418,7 @@ def test_a_hint_that_does_not_parse_or_names_nothing_goes_alone(long: Path, text
     assert _seqs(ledger) == list(range(1, VERSIONS + 1))
 
 
-def test_a_delta_checkpoint_of_a_live_writer_is_none_of_the_opening_s_business(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_writers_delta_checkpoint_is_none_of_an_openings_business(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It appears, with its hint, after the log was listed: the hint was read before, and names nothing that is not in the listing."""
     (checkpoint,), listed = _checkpoints(long), delta_log.checkpoint_versions
     for name in (checkpoint.name, LAST_CHECKPOINT, delta_checkpoint.digest_name(20)):
@@ -493,7 +494,7 @@ def test_a_commit_cut_or_zeroed_at_any_byte_is_torn_and_nothing_else(short: Path
                     parse_commit(version, left)
 
 
-def test_a_commit_with_a_block_of_zeros_is_torn_and_one_with_a_zero_is_damaged(short: Path) -> None:
+def test_a_commit_with_a_block_of_zeros_is_torn_and_with_one_zero_damaged(short: Path) -> None:
     data = _commit(short, 0).read_bytes()
     assert len(data) > 2048
     with pytest.raises(TornCommitError):
@@ -549,7 +550,7 @@ def test_names_that_look_like_the_end_of_an_entry_are_not_told_apart_by_it(tmp_p
         transactor.run(lambda state: jobs.register(state, JobId("j-0000000f"), "a}}", 1))
 
 
-def test_the_first_commit_says_what_its_table_is_and_a_torn_one_says_nothing(short: Path) -> None:
+def test_the_first_commit_says_what_its_table_is_and_a_torn_one_nothing(short: Path) -> None:
     found = delta_log.read_metadata(_log(short))
     assert found is not None
     assert found.properties["holdfast.catalogId"] == "c0ffee"

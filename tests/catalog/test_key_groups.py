@@ -48,7 +48,8 @@ def test_the_default_maximum_is_flinks(parallelism: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, 129])
-def test_a_parallelism_without_a_group_for_each_subtask_is_refused_with_the_way_out(parallelism: int) -> None:
+def test_a_parallelism_without_a_group_for_each_subtask_is_refused(parallelism: int) -> None:
+    """The refusal names the way out."""
     with pytest.raises(UsageError, match="rekey"):
         groups_of(0, parallelism, 128)
 
@@ -156,7 +157,7 @@ EDGES = [
 ]
 
 
-def test_decimals_of_many_digits_are_hashed_by_their_fewest_bytes_and_never_rounded() -> None:
+def test_long_decimals_are_hashed_by_their_fewest_bytes_and_never_rounded() -> None:
     """Seen: by way of Python's decimals, which round to 28 digits, 199 of 200 keys of decimal(38,0) were in other groups than Spark's."""
     numbers = [*EDGES, *(10**digits - 1 for digits in range(20, 39)), *(-(10**digits) for digits in range(20, 38))]
     shortest = [None if n is None else n.to_bytes((n if n >= 0 else ~n).bit_length() // 8 + 1, "big", signed=True) for n in numbers]

@@ -100,7 +100,8 @@ class TestFaultyLedger:
             put(ledger, dropped(1), operation_id="mine")
         assert [c.operation_id for c in ledger.refresh()] == ["mine"]
 
-    def test_what_a_failed_refresh_passed_over_is_told_by_the_next_and_nothing_is_appended_between(self) -> None:
+    def test_what_a_failed_refresh_passed_over_is_told_by_the_next(self) -> None:
+        """Nothing is appended between the two."""
         log = MemoryLog()
         ledger = FaultyLedger(MemoryLedger(log), Faults({1: "lost"}))
         put(MemoryLedger(log), dropped(1), key="job/a")
@@ -148,7 +149,7 @@ class TestDeltaLedger(LedgerContract):
     def test_the_address_is_the_tables_directory(self, harness: DeltaHarness) -> None:
         assert harness.open().address == str(harness.directory)
 
-    def test_the_table_is_append_only_with_checkpoints_and_without_log_cleaning(self, harness: DeltaHarness) -> None:
+    def test_the_table_is_append_only_with_checkpoints_and_no_log_cleaning(self, harness: DeltaHarness) -> None:
         assert DeltaTable(harness.directory).metadata().configuration == {
             "delta.appendOnly": "true",
             "delta.enableExpiredLogCleanup": "false",
@@ -292,7 +293,7 @@ class TestAnotherLedgerAtItsPlace:
     """A test environment, or a restore into place, deletes a catalog and makes it again while a process has it open."""
 
     @pytest.mark.parametrize("commits", [0, 1, 2, 5])
-    def test_a_handle_on_the_old_one_is_fenced_and_the_new_one_is_left_as_it_is(self, tmp_path: Path, commits: int) -> None:
+    def test_a_handle_on_the_old_one_is_fenced_and_the_new_one_left_as_it_is(self, tmp_path: Path, commits: int) -> None:
         directory = tmp_path / "ledger"
         old = DeltaLedger.create(directory, catalog_id="old")
         for seq in (1, 2):

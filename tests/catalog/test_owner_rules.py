@@ -196,7 +196,7 @@ def test_a_released_file_of_the_pinned_parent_is_carried(history: Owners) -> Non
     assert not history.garbage()
 
 
-def test_an_open_handle_of_a_branch_that_was_left_does_not_stand_for_an_unreleased_file(history: Owners) -> None:
+def test_an_open_handle_of_a_left_branch_stands_for_no_unreleased_file(history: Owners) -> None:
     """Checkpoint 2 refers to the file; a rollback leaves it, it is dropped, and the file released: garbage, though its interval is open
     until the next commit. That commit must not take it up again."""
     file = file_of(history.own())
@@ -312,7 +312,8 @@ def test_another_job_s_handle_keeps_a_released_file(history: Owners) -> None:
         owners.release_files(history.state, other, "wal", [file])
 
 
-def test_scrub_spares_what_an_open_owner_writes_and_takes_what_is_left_without_a_row(history: Owners) -> None:
+def test_scrub_spares_what_an_open_owner_writes(history: Owners) -> None:
+    """Once the owner has ended, what is left without a row is taken."""
     token = history.own()
     known, unknown = file_of(token, 1), file_of(token, 2)
     history.refer(known)

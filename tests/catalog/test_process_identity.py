@@ -78,7 +78,8 @@ def test_where_the_boot_is_not_told_no_process_is_known_to_have_died(monkeypatch
         assert not has_died(f"{NAME}:{NOBODY}:1")
 
 
-def test_a_vacuum_ends_the_readings_and_savepoints_of_dead_processes_and_deletes_what_they_kept(tmp_path) -> None:
+def test_a_vacuum_ends_the_readings_and_savepoints_of_dead_processes(tmp_path) -> None:
+    """It deletes what they kept."""
     with holdfast.open(tmp_path / "catalog", create=True) as catalog:
 
         def ended() -> list[tuple]:

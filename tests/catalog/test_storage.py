@@ -108,7 +108,8 @@ def syscalls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Syscalls:
     return Syscalls(monkeypatch, tmp_path)
 
 
-def test_create_syncs_the_bytes_before_the_name_and_then_every_directory_up_to_the_root(tmp_path: Path, syscalls: Syscalls) -> None:
+def test_create_syncs_the_bytes_before_the_name_and_then_the_directories(tmp_path: Path, syscalls: Syscalls) -> None:
+    """That is, every directory up to the root."""
     LocalStorage(tmp_path).create("jobs/a/x", b"1")
     assert syscalls.calls == [
         ("sync", "jobs/a/x.tmp"),
@@ -200,7 +201,7 @@ def test_links_are_listed_as_objects_and_never_followed(tmp_path: Path) -> None:
     assert (outside / "precious").read_bytes() == b"1"
 
 
-def test_empty_directories_come_deepest_first_and_without_the_prefix_itself(tmp_path: Path) -> None:
+def test_empty_directories_come_deepest_first_and_without_the_prefix(tmp_path: Path) -> None:
     for path in ("a/b/c", "a/d", "e/f"):
         (tmp_path / path).mkdir(parents=True)
     write_file(tmp_path, "a/full/x", b"1")
@@ -305,7 +306,7 @@ def test_stream_that_fails_at_its_start_writes_nothing(tmp_path: Path, mode: Mod
         assert [*inner.list("")] == []
 
 
-def test_dead_process_does_nothing_more_and_no_handler_of_exceptions_saves_it() -> None:
+def test_a_dead_process_does_nothing_more_and_no_handler_saves_it() -> None:
     inner = MemoryStorage()
     storage = FaultyStorage(inner, Faults({2: "before"}))
     storage.create("a", b"")

@@ -48,7 +48,7 @@ def test_what_only_reads_goes_on_below_and_the_first_commit_mends(torn: SmallCat
 
 
 @pytest.mark.parametrize(("number", "error"), [(errno.EROFS, ReadOnlyError), (errno.ENOSPC, StorageFullError), (errno.EIO, RetryError)])
-def test_where_it_cannot_be_mended_nothing_is_committed_and_what_reads_goes_on(
+def test_where_it_cannot_be_mended_nothing_is_committed_and_reads_go_on(
     torn: SmallCatalog, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
 ) -> None:
     """A torn tail on a read-only mount was a raw OSError."""

@@ -215,7 +215,8 @@ def test_spark_reads_the_ledger_once_and_replaces_its_own_views_alone(small_spar
 
 
 @pytest.mark.slow
-def test_spark_without_a_version_stays_at_the_one_of_the_call_until_registered_again(small_spark, tmp_path):
+def test_spark_without_a_version_stays_at_the_one_of_the_call(small_spark, tmp_path):
+    """Until the views are registered again."""
     path = str(tmp_path / "ledger")
     first, second, *_ = transactions()
     write_deltalake(path, first)
@@ -236,7 +237,7 @@ def test_a_version_is_the_ledger_as_it_was(ledger):
         assert then.execute("SELECT head_checkpoint_id FROM jobs").fetchall() == [(1,)]
 
 
-def test_without_a_version_each_statement_sees_what_was_committed_before_it(tmp_path):
+def test_without_a_version_a_statement_sees_what_was_committed_before_it(tmp_path):
     path = str(tmp_path / "ledger")
     first, second, *_ = transactions()
     write_deltalake(path, first)

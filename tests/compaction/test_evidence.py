@@ -39,7 +39,8 @@ def test_a_plan_that_a_live_manifest_contradicts_is_refused(small: SmallCatalog)
                 require_unneeded(plan_of("jobs/other", path), catalog._transactor, catalog._storage)
 
 
-def test_a_manifest_that_is_gone_or_damaged_stops_a_vacuum_until_its_checkpoint_is_dropped(small: SmallCatalog) -> None:
+def test_a_manifest_that_is_gone_or_damaged_stops_a_vacuum(small: SmallCatalog) -> None:
+    """Until its checkpoint is dropped."""
     with holdfast.open(small.root) as catalog:
         assert catalog.plan_vacuum().unreferenced
         manifest = next(small.root.glob("jobs/alpha-*/chk-2/_metadata"))

@@ -131,7 +131,8 @@ def all_facts() -> list[f.Fact]:
     return [fact for _, facts in history() for fact in facts]
 
 
-def test_an_exclusive_file_goes_with_its_one_checkpoint_and_a_shared_one_with_its_last(connection):
+def test_a_file_goes_with_the_last_checkpoint_that_has_it(connection):
+    """An exclusive file with its one checkpoint, a shared one with its last."""
     drop = [f.Dropped(job_id=J, seq=12, checkpoint_id=2, reason="user")]
     assert unreferenced(connection, all_facts()) == ["a5-1", "o6-3"]  # of an aborted attempt; released by its owner
     without_holds = [fact for fact in all_facts() if not isinstance(fact, f.Held | f.Unheld)]
@@ -146,7 +147,7 @@ def test_a_hold_keeps_the_files_until_every_name_of_it_is_gone(connection):
     assert [unreferenced(connection, facts) for facts in (dropped, one_left, none_left)] == [[], [], ["a2-0", "a2-m"]]
 
 
-def test_a_dropped_parent_keeps_its_files_until_every_attempt_on_it_has_ended(connection):
+def test_a_dropped_parent_keeps_its_files_until_all_attempts_on_it_ended(connection):
     facts = [
         committed(2, "t1", 1, None), file(2, "f1"), handle(2, "f1"), opened(3, "t2", 2, 1),
         opened(1, "r", None, 1, job=K, purpose=Purpose.READ),
@@ -179,7 +180,7 @@ def test_a_file_without_handles_goes_and_one_of_an_owner_stays(connection):
     assert unreferenced(connection, [file(2, "f1"), file(2, "f2", scope=Scope.TASKOWNED, owner="wal")]) == ["f1"]
 
 
-def test_a_task_owned_file_goes_when_it_is_released_and_in_no_kept_interval(connection):
+def test_a_task_owned_file_goes_when_released_and_in_no_kept_interval(connection):
     """By itself or with its owner; and not while a live checkpoint refers to it."""
     rows = [file(2, f"o{n}", scope=Scope.TASKOWNED, owner="wal") for n in range(1, 5)]
     used = [committed(2, "t1", 1, None), handle(2, "o3", scope=Scope.TASKOWNED), handle(2, "o4", scope=Scope.TASKOWNED)]
@@ -207,7 +208,7 @@ def test_cleanup_never_expands_checkpoint_files():
     assert not [text for text in texts if "checkpoint_files" in text]
 
 
-def test_a_file_that_is_condemned_between_the_two_questions_is_counted_once(tmp_path, monkeypatch):
+def test_a_file_condemned_between_the_two_questions_is_counted_once(tmp_path, monkeypatch):
     """A vacuum of another process condemned it in between: two snapshots offered it as unreferenced, and as condemned."""
     address = str(tmp_path / "ledger")
     write_deltalake(address, to_table([file(2, "f1"), file(2, "f2")], OPERATION))

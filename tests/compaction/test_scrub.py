@@ -48,7 +48,7 @@ def test_one_scrub_takes_the_files_and_the_directories_of_a_dead_attempt(catalog
     assert_clean(catalog)
 
 
-def test_a_dry_run_lists_the_directories_that_will_be_empty_and_touches_nothing(catalog: holdfast.Catalog) -> None:
+def test_a_dry_run_lists_directories_to_become_empty_and_touches_nothing(catalog: holdfast.Catalog) -> None:
     below = die_after_the_manifest(catalog)
     before = sorted(Path(catalog.address).rglob("*"))
     report = catalog.scrub(dry_run=True)
@@ -96,7 +96,8 @@ def test_what_a_user_keeps_beside_a_manifest_is_foreign(catalog: holdfast.Catalo
     assert_catalog_sound(catalog)
 
 
-def test_a_directory_goes_only_when_no_empty_directory_of_a_stranger_is_in_it(catalog: holdfast.Catalog) -> None:
+def test_a_directory_with_a_strangers_empty_directory_in_it_stays(catalog: holdfast.Catalog) -> None:
+    """Without it, it goes."""
     die_after_the_manifest(catalog)
     (chk,) = Path(catalog.address).glob("jobs/*/chk-*")
     (chk / "mine").mkdir()
@@ -144,7 +145,7 @@ def test_a_scrub_goes_on_past_a_directory_that_cannot_be_removed(catalog: holdfa
     assert_clean(catalog)
 
 
-def test_a_scrub_whose_two_looks_at_the_ledger_are_of_two_versions_deletes_nothing(catalog: holdfast.Catalog) -> None:
+def test_a_scrub_that_saw_two_versions_of_the_ledger_deletes_nothing(catalog: holdfast.Catalog) -> None:
     """Attempts came from one engine and paths from another, whose listing was a commit behind: the live head was an orphan."""
     die_after_the_manifest(catalog)
 

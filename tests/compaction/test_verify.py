@@ -35,7 +35,7 @@ def verify(catalog: holdfast.Catalog, on_call: Hook | None = None) -> VerifyRepo
     return run_verify(1, queries.live_files(), storage, live_files=queries.live_files)
 
 
-def test_files_that_retention_and_vacuum_take_while_verify_reads_are_no_damage(catalog: holdfast.Catalog) -> None:
+def test_files_that_a_vacuum_takes_while_verify_reads_are_no_damage(catalog: holdfast.Catalog) -> None:
     """Seen: a healthy catalog was reported as damaged, because nothing is pinned between the question and the reading."""
 
     def retain_and_vacuum(n: int, _verb: str, _path: str) -> None:

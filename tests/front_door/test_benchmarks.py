@@ -182,7 +182,9 @@ def test_local_recovery_reads_nothing_of_the_catalog(tmp_path):
     assert (time.measures, time.goal) == ("time", "<= 0.8")
 
 
-def test_what_a_checkpoint_adds_is_the_median_of_differences_so_that_load_which_comes_and_goes_does_not_matter():
+def test_what_a_checkpoint_adds_is_the_median_of_differences():
+    """So that load which comes and goes does not matter."""
+
     def query(triggers):
         return streaming.Query(spark=None, directory=None, run=None, triggers=triggers, functions=triggers)
 
@@ -192,7 +194,8 @@ def test_what_a_checkpoint_adds_is_the_median_of_differences_so_that_load_which_
     assert found.figures["added"]["mean_ms"] == 8_150  # a batch that writes a new base is not hidden
 
 
-def test_the_bytes_of_a_directory_are_those_of_a_moment_on_without_what_hadoop_adds_to_a_local_disk(tmp_path):
+def test_the_bytes_of_a_directory_are_those_of_a_moment_on(tmp_path):
+    """Without what Hadoop adds to a local disk."""
     for i, name in enumerate(["before", "after", "state/0/1.zip", ".after.crc"]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x" * 10**i)

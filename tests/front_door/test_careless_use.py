@@ -125,7 +125,7 @@ def test_a_job_starts_from_a_path_through_a_link_to_its_own_catalog(catalog: hol
 # ---- within the block of a checkpoint ------------------------------------------------------------------------------------
 
 
-def test_a_write_that_failed_and_was_swallowed_is_not_committed_as_the_older_state(catalog: holdfast.Catalog) -> None:
+def test_a_failed_write_that_was_swallowed_does_not_commit_the_older_state(catalog: holdfast.Catalog) -> None:
     with catalog.coordinate("flights") as job:
         with job.checkpoint() as checkpoint:
             checkpoint.write_bytes("offsets", b"day 1")
@@ -152,7 +152,8 @@ def test_a_write_that_failed_may_be_repeated_or_the_state_removed(catalog: holdf
         assert latest.states == (("offsets",) if mended == "written" else ())
 
 
-def test_an_unknown_outcome_of_something_else_within_the_block_aborts_the_attempt(catalog: holdfast.Catalog) -> None:
+def test_an_unknown_outcome_of_something_else_aborts_the_attempt(catalog: holdfast.Catalog) -> None:
+    """Something else that was called within the block."""
     with catalog.coordinate("flights") as job:
         with pytest.raises(holdfast.UnknownOutcomeError, match="of another job"), job.checkpoint() as checkpoint:
             checkpoint.write_bytes("offsets", b"1")
@@ -163,7 +164,7 @@ def test_an_unknown_outcome_of_something_else_within_the_block_aborts_the_attemp
             assert connection.execute("select status from attempts").fetchall() == [("aborted",)]
 
 
-def test_a_coordinator_is_not_closed_within_a_block_nor_used_after_it_is_closed(catalog: holdfast.Catalog) -> None:
+def test_a_coordinator_is_not_closed_within_a_block_nor_used_when_closed(catalog: holdfast.Catalog) -> None:
     job = catalog.coordinate("flights")
     with job.checkpoint() as checkpoint:
         with pytest.raises(holdfast.RefusedError, match="end that block before"):
@@ -191,7 +192,7 @@ def test_a_fenced_coordinator_is_told_so_when_it_asks_for_the_latest(catalog: ho
 # ---- manifests -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_manifest_that_was_copied_elsewhere_is_not_taken_for_another_checkpoint(catalog: holdfast.Catalog) -> None:
+def test_a_copied_manifest_is_not_taken_for_another_checkpoint(catalog: holdfast.Catalog) -> None:
     number = write(catalog, "flights", b"1", retention=holdfast.KeepAll())
     directory = next(Path(catalog.address).glob(f"jobs/*/chk-{number}"))
     shutil.copytree(directory, directory.with_name("chk-77"))
@@ -203,7 +204,7 @@ def test_a_manifest_that_was_copied_elsewhere_is_not_taken_for_another_checkpoin
 # ---- interrupted -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_while_the_ledger_is_folded_leaves_no_half_state_to_decide_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_the_ledger_is_folded_leaves_no_half_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a state at the newest version would pass every compare-and-swap: a lost update."""
     world = World()
     process = world.process()
@@ -252,7 +253,7 @@ def test_a_checkpoint_stays_pinned_when_the_catalog_object_is_collected(catalog:
     assert open_pins(catalog) == 0
 
 
-def test_reading_one_checkpoint_twice_is_one_pin_which_ends_with_the_last_reader(catalog: holdfast.Catalog) -> None:
+def test_reading_a_checkpoint_twice_is_one_pin_that_the_last_reader_ends(catalog: holdfast.Catalog) -> None:
     write(catalog, "flights", b"1")
     with holdfast.open(catalog.address) as reader:
         with reader.checkpoint("flights") as first:
@@ -390,7 +391,7 @@ def test_what_was_closed_and_then_dropped_is_not_told_as_damaged(catalog: holdfa
         checkpoint.read_bytes("offsets")
 
 
-def test_a_pin_that_an_operator_killed_is_told_where_its_checkpoint_was_dropped(catalog: holdfast.Catalog) -> None:
+def test_a_pin_that_was_killed_is_told_where_its_checkpoint_was_dropped(catalog: holdfast.Catalog) -> None:
     write(catalog, "flights", b"x" * 50_000)
     checkpoint = catalog.checkpoint("flights")
     with catalog.duckdb() as connection:
@@ -453,7 +454,7 @@ def test_a_ledger_that_cannot_be_read_leaves_damage_damage(catalog: holdfast.Cat
         checkpoint.read_bytes("offsets")
 
 
-def test_a_manifest_that_a_vacuum_took_before_an_unpinned_reader_came_to_it_is_no_damage(
+def test_a_manifest_vacuumed_before_an_unpinned_reader_came_is_no_damage(
     catalog: holdfast.Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(catalog, "flights", b"1")
@@ -471,9 +472,8 @@ def test_a_manifest_that_a_vacuum_took_before_an_unpinned_reader_came_to_it_is_n
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verify", [True, False])
-def test_rows_of_a_dropped_checkpoint_are_told_as_dropped_and_those_of_a_live_one_as_damaged(
-    spark: Any, catalog: holdfast.Catalog, verify: bool
-) -> None:
+def test_rows_of_a_dropped_checkpoint_are_told_as_dropped(spark: Any, catalog: holdfast.Catalog, verify: bool) -> None:
+    """Those of a live one are told as damaged."""
     with catalog.coordinate("flights", retention=KEEP_ONE) as job:
         for count in (10, 20):
             with job.checkpoint() as checkpoint:
@@ -494,8 +494,8 @@ def test_rows_of_a_dropped_checkpoint_are_told_as_dropped_and_those_of_a_live_on
 
 
 @pytest.mark.slow
-def test_what_was_made_of_a_read_dataframe_gives_the_right_rows_or_the_engines_error(spark: Any, catalog: holdfast.Catalog) -> None:
-    """As `docs/guarantees.md` says: these do not know of the pin."""
+def test_what_was_made_of_a_read_dataframe_gives_right_rows_or_an_error(spark: Any, catalog: holdfast.Catalog) -> None:
+    """The error is the engine's. As `docs/guarantees.md` says: these do not know of the pin."""
     with catalog.coordinate("flights", retention=KEEP_ONE) as job:
         with job.checkpoint() as checkpoint:
             checkpoint.write("planes", spark.range(10), key=["id"])

@@ -107,7 +107,7 @@ def test_jobs_and_checkpoints_are_listed_as_text_and_as_json(root: Path) -> None
     assert len(text) == 4
 
 
-def test_checkpoints_of_an_unknown_job_are_an_error_that_names_the_jobs_there_are(root: Path) -> None:
+def test_checkpoints_of_an_unknown_job_are_an_error_that_names_the_jobs(root: Path) -> None:
     result = run("checkpoints", root, "--job", "other")
     assert result.exit_code == USAGE
     assert "'other'" in result.stderr
@@ -173,7 +173,8 @@ def test_scrub_deletes_what_a_dead_attempt_left_and_reports_foreign_files(root: 
     assert (root / "jobs" / "notes.txt").exists()
 
 
-def test_scrub_stops_with_the_code_of_corruption_at_tokens_that_the_ledger_never_knew(root: Path) -> None:
+def test_scrub_stops_with_the_code_of_corruption_at_unknown_tokens(root: Path) -> None:
+    """At tokens that the ledger never knew."""
     stranger = a_state_file(root).with_name("7-00000000deadbeef-0-0.bytes")
     stranger.write_bytes(b"newer")
     assert run("scrub", root).exit_code == CORRUPTION
@@ -329,7 +330,8 @@ def test_another_error_while_running_is_still_a_bug() -> None:
     assert not report.is_interrupt(RuntimeError("dictionary changed size during iteration"))
 
 
-def test_people_are_told_what_an_empty_catalog_lacks_and_programs_get_no_rows(tmp_path: Path) -> None:
+def test_people_are_told_what_an_empty_catalog_lacks(tmp_path: Path) -> None:
+    """Programs get no rows."""
     holdfast.open(tmp_path / "catalog", create=True).close()
     for command, told in {
         "jobs": "no jobs yet",

@@ -43,7 +43,8 @@ def clean(catalog) -> None:
 
 
 @pytest.mark.slow
-def test_a_read_gives_what_checkpoint_read_gives_base_and_change_sets_and_no_rows(session, catalog) -> None:
+def test_a_read_gives_what_checkpoint_read_gives(session, catalog) -> None:
+    """Of a base, of change sets over it, and of a state without rows."""
     planes = session.range(0, 300, 1, 3).selectExpr("id", "if(id % 7 = 0, null, concat('N', id)) AS name")
     with catalog.coordinate(JOB, max_parallelism=16, retention=holdfast.KeepAll()) as job:
         with job.checkpoint() as cp:
@@ -119,7 +120,7 @@ def test_a_schema_of_the_users_own_is_refused(session, catalog) -> None:
 # ---- writing ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_write_is_one_checkpoint_of_the_whole_state_and_carries_the_others(session, catalog) -> None:
+def test_a_write_is_a_checkpoint_of_a_whole_state_and_carries_the_others(session, catalog) -> None:
     with catalog.coordinate(JOB, max_parallelism=16, retention=holdfast.KeepAll()) as job, job.checkpoint({"day": 1}) as cp:
         cp.write(STATE, session.range(5).selectExpr("id", "'old' AS name"), key=["id"])
         cp.write("other", session.range(7))
@@ -144,7 +145,8 @@ def test_a_new_job_is_registered_by_its_first_write(session, catalog) -> None:
     assert read(session, catalog).count() == 3
 
 
-def test_append_and_rows_that_are_no_state_are_refused_before_anything_begins(session, catalog) -> None:
+def test_append_and_rows_that_are_no_state_are_refused(session, catalog) -> None:
+    """Before anything begins."""
     with catalog.coordinate(JOB) as job:
         for mode, state, key, told in (
             ("append", STATE, "id", "cannot be appended to by format"),

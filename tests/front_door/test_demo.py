@@ -129,7 +129,8 @@ def test_without_its_packages_the_demo_says_what_to_install() -> None:
         require_installed(("click", "no_such_package"))
 
 
-def test_the_mean_of_the_kept_sums_is_the_mean_that_spark_computes_and_a_wrong_one_is_seen(spark) -> None:
+def test_the_mean_of_the_kept_sums_is_the_mean_that_spark_computes(spark) -> None:
+    """A wrong one is seen."""
     day = datetime(2013, 1, 1, tzinfo=UTC)
     columns = "hour_utc timestamp, minute int, carrier string, flight int, tailnum string, origin string, dest string, distance int, arr_delay long"
     delays = {"N1": [10, -3, 1], "N2": [7], "N3": [None]}  # N3 never arrived
@@ -151,7 +152,7 @@ def test_every_flight_is_in_the_file_of_its_week(tmp_path: Path) -> None:
     assert pq.read_table(week_file(tmp_path, 53)).column("week").unique().to_pylist() == [53]
 
 
-def test_weeks_count_from_new_year_and_a_flight_that_never_arrived_has_no_delay() -> None:
+def test_weeks_count_from_new_year_and_no_arrival_means_no_delay() -> None:
     import pandas as pd
 
     rows = {"year": 2013, "month": [1, 1, 12], "day": [7, 8, 31], "time_hour": "2013-01-07T10:00:00Z", "arr_delay": [11.0, None, -3.0]}
@@ -160,7 +161,8 @@ def test_weeks_count_from_new_year_and_a_flight_that_never_arrived_has_no_delay(
     assert prepared["arr_delay"].isna().tolist() == [False, True, False]
 
 
-def test_a_directory_with_something_else_in_it_is_refused_and_that_of_an_earlier_run_is_emptied(tmp_path: Path) -> None:
+def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    """That of an earlier run is emptied."""
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UsageError, match="not a demo's"):
         prepare_directory(tmp_path)
@@ -197,7 +199,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="sessions are read from /proc")
-def test_a_killed_child_takes_everything_of_its_session_along_even_other_process_groups(tmp_path: Path, module) -> None:
+def test_a_killed_child_takes_everything_of_its_session_along(tmp_path: Path, module) -> None:
+    """Even other process groups."""
     import threading
 
     up = threading.Event()

@@ -96,7 +96,7 @@ def test_the_recipes_say_what_grew_and_what_a_drop_frees(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_plain_sql_for_a_state_gives_that_of_every_checkpoint_and_savepoint(spark, tmp_path):
+def test_the_plain_sql_gives_a_state_of_every_checkpoint_and_savepoint(spark, tmp_path):
     """Not only those of the page: new bases of some groups, groups that became empty, several change sets, a savepoint."""
     import holdfast
 

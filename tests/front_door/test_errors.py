@@ -75,7 +75,7 @@ def test_an_error_whose_module_is_of_before_is_still_read() -> None:
     assert type(pickle.loads(b"choldfast.catalog.errors\nFencedError\n(S'late'\ntR.")) is errors.FencedError
 
 
-def test_the_documentation_has_a_row_for_each_class_in_the_order_of_the_tree() -> None:
+def test_the_documentation_has_a_row_for_each_class_in_the_trees_order() -> None:
     rows = [
         (kind, name, len(depth.split()), int(code)) for kind, depth, name, code in ROW.findall((ROOT / "docs" / "errors.md").read_text())
     ]

@@ -116,7 +116,7 @@ def test_a_million_chunks_in_a_few_bytes_are_not_unpacked() -> None:
         decode(data, PATH)
 
 
-def test_what_a_manifest_unpacks_to_is_asked_of_its_pages_and_not_of_its_footer() -> None:
+def test_what_a_manifest_unpacks_to_is_asked_of_its_pages_not_its_footer() -> None:
     """Zeros pack to nearly nothing, and a footer may say that there are ten of them."""
     data = encode(with_chunks(inline(bytes(20_000))))
     footer = pq.read_metadata(pa.BufferReader(data))

@@ -81,7 +81,7 @@ def test_it_answers_five_questions_with_two_plots(root: Path, monkeypatch: pytes
     assert "N12" in tables[3]
 
 
-def test_it_is_committed_with_the_outputs_of_a_whole_run_and_no_path_of_a_machine() -> None:
+def test_it_is_committed_with_a_whole_runs_outputs_and_no_machines_path() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
     assert counts == list(range(1, len(counts) + 1))

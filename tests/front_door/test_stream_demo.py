@@ -67,7 +67,8 @@ def test_whatever_differs_from_the_promise_is_a_problem(field: str, value: objec
     assert list(lines(result, find_problems(result)))[-1] != "All is as promised."
 
 
-def test_deaths_are_at_random_but_the_same_for_a_seed_and_never_in_the_first_batch() -> None:
+def test_deaths_are_at_random_but_the_same_for_a_seed() -> None:
+    """And never in the first batch."""
     plans = [plan_deaths(seed, 53) for seed in range(50)]
     assert plans[7] == plan_deaths(7, 53)
     assert len({str(plan) for plan in plans}) == 50
@@ -90,7 +91,8 @@ def test_values_are_added_and_the_later_sighting_stays_whatever_the_order() -> N
     assert {key: json.loads(text)["flights"] for key, text in store.items()} == {b"k": 3, b"other": 1}
 
 
-def test_news_lie_in_the_partitions_of_their_key_groups_and_the_stores_add_up_to_the_batch_run(spark) -> None:
+def test_news_lie_in_the_partitions_of_their_key_groups(spark) -> None:
+    """The stores add up to the batch run."""
     rows = [
         (
             1 + i % 3,
@@ -135,7 +137,7 @@ def test_the_comparison_sees_a_value_that_is_off_by_one(spark) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_stream_whose_driver_and_executors_are_killed_ends_as_the_batch_run(tmp_path: Path) -> None:
+def test_a_stream_with_killed_driver_and_executors_ends_as_the_batch_run(tmp_path: Path) -> None:
     result = run_stream_demo(tmp_path / "demo", weeks=16)
     print(f"seed {result.seed}: {result.as_json()}")
     assert find_problems(result) == []

@@ -41,7 +41,7 @@ def events(spark, job) -> list[int]:
     return sorted(row.id for row in job.latest().read(spark, "events").collect())
 
 
-def test_each_batch_is_a_checkpoint_and_one_that_comes_again_is_passed_over(spark, tmp_path: Path) -> None:
+def test_each_batch_is_a_checkpoint_and_a_repeated_one_is_passed_over(spark, tmp_path: Path) -> None:
     source, location = tmp_path / "in", tmp_path / "offsets"
     with holdfast.open(tmp_path / "catalog", create=True) as catalog, catalog.coordinate("events", retention=holdfast.KeepAll()) as job:
         for n in (1, 2):
@@ -55,7 +55,7 @@ def test_each_batch_is_a_checkpoint_and_one_that_comes_again_is_passed_over(spar
         assert [json.loads(text) for (text,) in progress] == [{"batch_id": n, "query_id": query} for n in (0, 1)]
 
 
-def test_a_job_restored_from_a_savepoint_loses_no_row_to_a_query_with_a_new_location(spark, tmp_path: Path) -> None:
+def test_a_restored_job_loses_no_row_to_a_query_with_a_new_location(spark, tmp_path: Path) -> None:
     """Its batches begin at 0 again, and the restored progress said batch 2: batches 0 to 2 used to be passed over."""
     put(tmp_path / "in", 1, 2, 3)
     with holdfast.open(tmp_path / "catalog", create=True) as catalog:

@@ -61,7 +61,8 @@ def test_the_first_batch_of_a_query_is_written_on_any_state(before):
     assert job.committed[len(before) :] == [after(0)]
 
 
-def test_a_batch_is_written_after_the_one_before_it_and_passed_over_when_it_comes_again():
+def test_a_batch_is_written_after_the_one_before_it_and_only_once():
+    """Passed over when it comes again."""
     job = Job(after(3))
     assert [run(job, n) for n in (3, 4, 4, 2)] == [[], [4], [], []]
     assert job.committed == [after(3), after(4)]
@@ -78,8 +79,9 @@ def test_a_batch_is_written_after_the_one_before_it_and_passed_over_when_it_come
     ],
     ids=["catalog lost", "by hand", "another query", "older", "rolled back"],
 )
-def test_a_batch_whose_forerunners_are_not_in_the_state_is_refused_and_told_how_to_go_on(before, has):
-    """A job that was rolled back, or lost, under a checkpointLocation that had gone on used to lose the batches between without a word."""
+def test_a_batch_whose_forerunners_are_not_in_the_state_is_refused(before, has):
+    """And told how to go on. A job that was rolled back, or lost, under a checkpointLocation that had gone on used to lose the batches
+    between without a word."""
     job = Job(*before)
     with pytest.raises(holdfast.RefusedError, match=f"batch 7 of the streaming query q cannot be written: {has}") as refused:
         run(job, 7)
@@ -90,7 +92,7 @@ def test_a_batch_whose_forerunners_are_not_in_the_state_is_refused_and_told_how_
 
 
 @pytest.mark.parametrize("others", [None, {"day": 1}, after(0, "other")], ids=["none", "by hand", "another's"])
-def test_the_first_batch_is_not_written_twice_where_somebody_else_wrote_a_checkpoint_in_between(others):
+def test_the_first_batch_is_not_written_twice_after_anothers_checkpoint(others):
     """Batch 0 was committed, Spark's own commit was lost, and the batch came again on a head that does not tell of it."""
     job = Job(after(0), others)
     with pytest.raises(holdfast.RefusedError, match="batch 0 of the streaming query q cannot be written: checkpoint 2 .* up to 0"):
@@ -112,8 +114,8 @@ def test_a_progress_of_the_query_without_the_number_of_a_batch_is_told(given):
         run(job, 4)
 
 
-def test_a_coordinator_tells_the_progress_of_its_whole_line_and_of_the_job_that_it_forked(tmp_path):
-    """Dropped checkpoints too, and none of a branch that was rolled back."""
+def test_a_coordinator_tells_the_progress_of_its_whole_line(tmp_path):
+    """And of the job that it forked. Dropped checkpoints too, and none of a branch that was rolled back."""
     with holdfast.open(tmp_path, create=True) as catalog:
         with catalog.coordinate("a", retention=holdfast.KeepLast(1)) as job:
             assert [*job.past_progress()] == []
@@ -135,7 +137,8 @@ def test_what_is_no_job_or_no_function_is_refused_at_once(job, update):
         holdfast.foreach_batch(job, update)
 
 
-def test_an_update_that_fails_commits_nothing_and_its_batch_is_written_when_it_comes_again():
+def test_an_update_that_fails_commits_nothing():
+    """Its batch is written when it comes again."""
     job = Job()
 
     def fail(checkpoint, batch, batch_id):

@@ -47,8 +47,8 @@ def test_separate_executors_keep_every_row_and_find_damage(tmp_path, spark_home)
 
 
 @pytest.mark.slow
-def test_whatever_a_cluster_does_the_content_is_right_and_cleanup_leaves_what_is_referenced(tmp_path):
-    """Each scenario checks the catalog itself and would not get to its line; here what it saw."""
+def test_whatever_a_cluster_does_the_content_is_right(tmp_path):
+    """Cleanup leaves what is referenced. Each scenario checks the catalog itself and would not get to its line; here what it saw."""
     with (tmp_path / "log").open("w") as log:
         program = subprocess.Popen(
             [sys.executable, "-m", "tests.programs.hostile_program", str(tmp_path)],

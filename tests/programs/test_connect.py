@@ -18,7 +18,7 @@ def expected(n: int) -> list[list[object]]:
 
 
 @pytest.mark.slow
-def test_a_job_writes_reads_and_restores_over_connect_as_it_does_beside_a_jvm(tmp_path: Path) -> None:
+def test_a_job_writes_reads_and_restores_over_connect_as_beside_a_jvm(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.programs.connect_program", str(tmp_path)],
         cwd=ROOT,

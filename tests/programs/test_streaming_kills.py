@@ -81,7 +81,8 @@ def check(directory: Path, files: int) -> None:
         assert_clean(catalog)
 
 
-def test_a_driver_killed_between_our_commit_and_sparks_leaves_a_batch_that_is_not_applied_again(tmp_path: Path) -> None:
+def test_a_batch_that_we_committed_and_spark_did_not_is_not_applied_again(tmp_path: Path) -> None:
+    """The driver was killed between the two commits."""
     put(tmp_path, 2, Random(5))
     assert live(tmp_path, "told 1")
     assert not live(tmp_path, "")
@@ -101,7 +102,8 @@ def deaths(random: Random) -> Iterator[str]:
         )
 
 
-def test_a_driver_killed_at_random_until_the_stream_ends_leaves_what_a_batch_run_makes(tmp_path: Path) -> None:
+def test_a_driver_killed_at_random_leaves_what_a_batch_run_makes(tmp_path: Path) -> None:
+    """It is killed until the stream ends."""
     seed = int(os.environ.get("HOLDFAST_SEED", Random().getrandbits(31)))
     print(f"HOLDFAST_SEED={seed}")
     random = Random(seed)

@@ -145,8 +145,9 @@ def test_after_lost_responses_the_same_coordinator_goes_on(scene: Callable[[], S
         with_call(n, calls, "lost", check)
 
 
-def test_a_failed_sync_is_not_tried_again_and_nothing_more_is_committed_or_deleted() -> None:
-    """After a failed fsync Linux calls the pages clean: the second one succeeds, and the data is lost with the power."""
+def test_after_a_failed_sync_nothing_more_is_committed_or_deleted() -> None:
+    """And the sync is not tried again. After a failed fsync Linux calls the pages clean: the second one succeeds, and the data is lost with
+    the power."""
     calls = calls_of(later_checkpoint)
     syncs = [n for n, (verb, _) in enumerate(calls, 1) if verb == "make_durable"]
     assert syncs
@@ -184,7 +185,7 @@ def test_two_lost_responses_in_a_row_at_any_call_of_a_commit_are_survived() -> N
         with_call(n, calls, "lost twice", check)
 
 
-def test_a_ledger_that_answers_nothing_after_a_commit_is_an_unknown_outcome() -> None:
+def test_a_ledger_that_is_silent_after_a_commit_is_an_unknown_outcome() -> None:
     """Everything after the append fails: the caller hears that the outcome is unknown, and the catalog has the checkpoint or has not."""
     calls = calls_of(later_checkpoint)
     last_append = max(n for n, (verb, _) in enumerate(calls, 1) if verb == "append")

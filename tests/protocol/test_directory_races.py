@@ -59,7 +59,7 @@ def at_call(n: int, process: Process, between: Callable[[], object], act: Callab
     return bool(done)
 
 
-def test_a_task_that_uploads_after_its_attempt_was_killed_and_cleaned_leaves_nothing(world: World, process: Process) -> None:
+def test_a_task_that_uploads_after_its_attempt_was_cleaned_leaves_nothing(world: World, process: Process) -> None:
     """Its driver is gone or was told to stop; the executor goes on for a while. Nothing refers to what it writes, and a scrub takes it."""
     coordinator = process.coordinate()
     process.checkpoint(coordinator, {"rocks": ONE})
@@ -99,7 +99,7 @@ def parent_dropped_at(n: int) -> bool:
     return overtaken
 
 
-def test_a_parent_that_is_dropped_and_vacuumed_at_any_call_keeps_the_files_that_are_referred_to() -> None:
+def test_a_parent_dropped_and_vacuumed_at_any_call_keeps_referred_files() -> None:
     """Between the reading of the parent and the commit on it: the attempt pins it."""
     assert len([*takewhile(parent_dropped_at, count(1))]) > 8
 
@@ -160,8 +160,9 @@ def savepoint_overtaken_at(n: int) -> bool:
     return overtaken
 
 
-def test_a_savepoint_of_stores_is_whole_whatever_is_committed_and_cleaned_at_any_of_its_calls() -> None:
-    """Copied as the directories that they are, while checkpoints go on and replace every run."""
+def test_a_savepoint_of_stores_is_whole_whatever_happens_at_its_calls() -> None:
+    """Whatever is committed and cleaned at any of them. Copied as the directories that they are, while checkpoints go on and replace every
+    run."""
     assert len([*takewhile(savepoint_overtaken_at, count(1))]) > 8
 
 

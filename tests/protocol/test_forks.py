@@ -116,7 +116,7 @@ def test_a_child_is_told_to_spawn_and_the_parent_keeps_what_it_has(tmp_path: Pat
     assert "panicked" not in done.stderr
 
 
-def test_a_runtime_that_somebody_else_had_started_before_the_fork_is_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_another_started_before_the_fork_is_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """delta-rs itself panics, for Holdfast was not used in the parent."""
     monkeypatch.setattr(forks, "_claimed_by", None)
     panic = type("PanicException", (BaseException,), {})

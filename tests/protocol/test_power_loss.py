@@ -87,9 +87,7 @@ def test_after_any_loss_the_ledger_opens_and_what_stands_on_it_is_void(
 
 
 @pytest.mark.parametrize("loss", ["empty", "cut", "zeroed"])
-def test_what_a_later_writer_had_seen_it_had_synced_so_that_its_loss_is_damage(
-    unsynced: tuple[Path, int], tmp_path: Path, loss: str
-) -> None:
+def test_what_a_later_writer_saw_it_had_synced_so_that_its_loss_is_damage(unsynced: tuple[Path, int], tmp_path: Path, loss: str) -> None:
     """A start of the job that was registered just before: who had seen the registration made it durable before it sent the start."""
     directory = Path(shutil.copytree(unsynced[0], tmp_path / "ledger"))
     Transactor(DeltaLedger.open(directory), ENVIRONMENT).run(lambda state: jobs.start(state, NEW, None))

@@ -132,7 +132,7 @@ def test_a_release_that_overtakes_a_commit_has_its_file_not_referred_to(world: W
     resume(world)
 
 
-def test_a_release_that_a_commit_overtakes_leaves_the_file_to_the_checkpoint(world: World) -> None:
+def test_a_release_overtaken_by_a_commit_leaves_the_checkpoint_its_file(world: World) -> None:
     """Release against an attempt in flight, the other way round: the file goes with the last checkpoint that has it."""
     process, task = world.process(), world.process()
     coordinator = process.coordinate()
@@ -210,7 +210,7 @@ def test_a_duplicate_upload_that_lands_after_gone_is_scrubs(world: World) -> Non
     resume(world)
 
 
-def test_a_scrub_spares_an_attempt_that_opened_before_and_after_its_listing(world: World) -> None:
+def test_a_scrub_spares_attempts_opened_before_and_after_its_listing(world: World) -> None:
     """Scrub against a new attempt. Storage is listed first: whatever it shows has an opening that the ledger, read later, knows."""
     process, scrubber = world.process(), world.process()
     coordinator = process.coordinate()
@@ -249,7 +249,7 @@ def test_a_scrub_is_not_alarmed_by_an_attempt_that_opens_while_it_runs(world: Wo
     resume(world)
 
 
-def test_a_scrub_spares_an_attempt_that_commits_between_its_listing_and_its_reading(world: World) -> None:
+def test_a_scrub_spares_an_attempt_that_commits_after_its_listing(world: World) -> None:
     """Listed while in flight, ended when the ledger is read: the file rows say that its files are known."""
     process, scrubber = world.process(), world.process()
     coordinator = process.coordinate()
@@ -280,7 +280,7 @@ def test_two_vacuums_at_once_delete_everything_once_and_nothing_else() -> None:
     assert n > 5
 
 
-def test_a_late_delete_of_an_earlier_vacuum_deletes_nothing_that_anybody_needs(world: World) -> None:
+def test_a_late_delete_of_a_vacuum_deletes_nothing_that_anybody_needs(world: World) -> None:
     """A vacuum sent a delete and died. A second one finished its work, and the job went on. Now the delete arrives: no name ever comes back."""
     process = world.process()
     coordinator = process.coordinate()
@@ -325,7 +325,7 @@ class LyingLedger(MemoryLedger):
         raise LedgerConflictError("a transaction with this key was committed: your own")
 
 
-def test_a_commit_that_landed_and_is_called_a_conflict_is_success_told_once(world: World) -> None:
+def test_a_landed_commit_that_is_called_a_conflict_is_success_told_once(world: World) -> None:
     """The client sent the commit twice, and met its own first copy. The operation's id is looked for before the conflict is believed."""
     process = world.process()
     coordinator = process.coordinate()
@@ -371,7 +371,7 @@ def test_an_upload_of_an_attempt_that_was_never_opened_stops_scrub(world: World)
     assert {orphan, stranger} <= world.paths()
 
 
-def test_a_checkpoint_that_is_being_restored_stays_until_the_reader_is_done(world: World) -> None:
+def test_a_checkpoint_being_restored_stays_until_the_reader_is_done(world: World) -> None:
     """Restore against drop. The reader pinned checkpoint 1 first: dropped, it stays readable; released, the vacuum takes it."""
     process, reader = world.process(), world.process()
     coordinator = process.coordinate()
@@ -436,7 +436,7 @@ def test_of_two_committers_of_one_attempt_one_wins(world: World) -> None:
     assert_catalog_sound(world)
 
 
-def test_a_rollback_to_an_older_checkpoint_then_a_commit_loses_neither_line(world: World) -> None:
+def test_a_commit_after_a_rollback_loses_neither_line(world: World) -> None:
     """Checkpoint 2 replaced planes and ended routes. A new epoch begins with 1 and commits 4, carrying both. 4 must hold what 1 held, not
     what 2 left open; and 2, held, must stay what it is. Comparing with the parent instead of the open handles would lose one of them."""
     process = world.process()
@@ -478,7 +478,7 @@ def test_of_two_overlapping_attempts_both_commit_in_order(world: World, retentio
     resume(world)
 
 
-def test_of_two_overlapping_attempts_the_lower_is_over_when_the_higher_commits(world: World) -> None:
+def test_the_lower_of_overlapping_attempts_is_over_at_the_highers_commit(world: World) -> None:
     """Committed ids only rise: when the higher one commits it aborts the lower, whose commit is told so."""
     process = world.process()
     coordinator = process.coordinate()
@@ -520,7 +520,7 @@ def test_a_ledger_restored_from_a_backup_costs_no_newer_state(world: World) -> N
     resume(world)
 
 
-def test_a_manifest_of_the_newer_state_is_spared_although_a_restored_ledger_gives_its_number_again(world: World) -> None:
+def test_a_newer_manifest_is_spared_though_its_number_is_given_again(world: World) -> None:
     """`chk-<n>` carries no token. The restored ledger opens its own attempt for the n that the lost one committed: its commit finds the
     manifest there and replaces nothing, and once it is aborted the newer manifest still counts as unknown, not as its orphan."""
     process = world.process()

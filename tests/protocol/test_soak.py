@@ -9,7 +9,8 @@ from tests.protocol.soak import soak
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_nothing_acknowledged_is_lost_and_nothing_is_left_when_writer_and_vacuum_are_killed_at_random(tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_lost_and_nothing_is_left_by_random_kills(tmp_path: Path) -> None:
+    """Writer and vacuum are killed."""
     tally = soak(rounds=30, seed=2013, directory=tmp_path)
     assert tally.rounds == 30
     assert tally.acknowledged > 15, "the writers must get somewhere"

@@ -234,7 +234,7 @@ def test_a_rollback_by_number_goes_on_from_there(world: World) -> None:
 
 
 @pytest.mark.parametrize("start", [1, 7])
-def test_a_start_from_a_checkpoint_that_is_not_live_is_refused_and_starts_nothing(world: World, start: int) -> None:
+def test_a_start_from_what_is_not_live_is_refused_and_starts_nothing(world: World, start: int) -> None:
     process = world.process()
     coordinator = process.coordinate()
     process.checkpoint(coordinator, {"planes": [b"1"]})
@@ -255,7 +255,7 @@ def test_a_start_from_nothing_carries_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("progress", [{"x": object()}, {"x": {1, 2}}, {"x": float("nan")}, {("a", "b"): 1}, [1, 2], "text", {"x": b"1"}])
-def test_progress_that_json_cannot_hold_is_refused_before_anything_is_written(world: World, progress) -> None:
+def test_progress_that_json_cannot_hold_is_refused_before_any_write(world: World, progress) -> None:
     process = world.process()
     coordinator = process.coordinate()
     with pytest.raises(UsageError, match="progress must be a mapping that JSON can hold"), coordinator.checkpoint(progress):

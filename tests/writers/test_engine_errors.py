@@ -109,13 +109,14 @@ def test_what_has_another_meaning_comes_out_as_it_is(error: Exception) -> None:
         ),
     ],
 )
-def test_a_failure_of_python_in_our_own_frames_or_at_its_start_says_what_to_do(text: str, kind: type[Exception], said: str) -> None:
+def test_a_python_failure_in_our_frames_or_at_its_start_says_what_to_do(text: str, kind: type[Exception], said: str) -> None:
     told = explained(PythonException(text), WHAT, ROOT)
     assert type(told) is kind
     assert re.search(said, str(told)), str(told)
 
 
-def test_an_upload_of_directories_in_a_task_may_be_tolerated_unless_its_own_error_says_that_the_call_is_wrong() -> None:
+def test_an_upload_of_directories_in_a_task_may_be_tolerated() -> None:
+    """Unless its own error says that the call is wrong."""
     for ours in (OURS, OURS.replace("writer.py", "canonical.py"), OURS.replace("stores/writer", "spark/streamed")):
         assert is_of_spark(PythonException(f"{WORKER}{THEIRS}{ours}OSError: gone"))
     for module in ("holdfast", "holdfast.catalog.errors"):  # as older executors say it
@@ -172,7 +173,8 @@ def test_an_error_whose_text_cannot_be_had_comes_out_as_it_is() -> None:
     ],
 )
 @pytest.mark.parametrize("of", ["state", "manifest"])
-def test_a_full_disk_and_a_read_only_root_are_told_with_the_remedy_and_the_attempt_is_aborted(number, kind, said, of: str) -> None:
+def test_a_full_disk_and_a_read_only_root_are_told_with_the_remedy(number, kind, said, of: str) -> None:
+    """The attempt is aborted."""
     world = World()
     process = world.process()
     coordinator = process.coordinate()
@@ -241,7 +243,7 @@ class FullStorage(LocalStorage):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self.root}/{path}")
 
 
-def test_a_host_that_lacks_the_root_is_told_and_a_wrong_value_is_no_full_disk(spark, catalog, tmp_path: Path) -> None:
+def test_a_host_without_the_root_is_told_and_a_wrong_value_is_no_full_disk(spark, catalog, tmp_path: Path) -> None:
     """Both were tolerated, or worse: the task made the root on its own disk, and the checkpoint was committed."""
     with catalog.coordinate("flights", upload="streamed", tolerated_failures=1) as job:
         storage, job._line.storage = job._line.storage, LocalStorage(tmp_path / "unmounted")
@@ -256,7 +258,8 @@ def test_a_host_that_lacks_the_root_is_told_and_a_wrong_value_is_no_full_disk(sp
 
 
 @pytest.mark.parametrize("upload", ["native", pytest.param("streamed", marks=pytest.mark.slow)])
-def test_a_disk_that_is_full_in_a_task_is_told_with_the_remedy_and_may_be_tolerated(spark, catalog, upload) -> None:
+def test_a_full_disk_in_a_task_is_told_with_the_remedy(spark, catalog, upload) -> None:
+    """It may be tolerated."""
     with catalog.coordinate("flights", upload=upload, tolerated_failures=1) as job:
         storage, job._line.storage = job._line.storage, FullStorage(Path(catalog.address))
         with job.checkpoint() as cp:

@@ -56,7 +56,7 @@ EXPIRED = (Status.ABORTED, "expired: not committed within 600 s")
 # ---- a timeout ---------------------------------------------------------------------------------------------------------
 
 
-def test_after_the_timeout_the_attempt_is_ended_in_the_ledger_though_the_block_still_runs(world: World) -> None:
+def test_the_timeout_ends_the_attempt_in_the_ledger_while_the_block_runs(world: World) -> None:
     """Whoever looks sees it at once: the attempt is aborted, it pins nothing, and what it acknowledged goes with the next vacuum."""
     process, coordinator = begun(world)
     with pytest.raises(AttemptEndedError, match="expired: not committed within 600 s"):
@@ -97,7 +97,7 @@ def test_the_time_between_two_checkpoints_does_not_count(world: World) -> None:
 
 
 @pytest.mark.parametrize("late", ["before the write", "before the commit"])
-def test_a_step_of_the_block_ends_what_is_over_by_the_clock_where_no_alarm_has_rung(world: World, late: str) -> None:
+def test_a_step_ends_what_is_over_by_the_clock_where_no_alarm_has_rung(world: World, late: str) -> None:
     """A process that was suspended wakes up: its block may be faster than its alarm."""
     process, coordinator = begun(world)
     reached = []
@@ -144,7 +144,7 @@ def ring_at(process: Process, verb: str, place: str, then: Callable[[], object] 
     return on_call
 
 
-def test_a_write_under_which_the_directory_goes_fails_the_attempt_with_its_reason(world: World) -> None:
+def test_a_write_whose_directory_goes_fails_the_attempt_with_its_reason(world: World) -> None:
     """The expired attempt's files are scrubbed while it writes more: what storage says then is only the cause."""
     process, coordinator = begun(world)
     other = world.process()
@@ -158,7 +158,7 @@ def test_a_write_under_which_the_directory_goes_fails_the_attempt_with_its_reaso
     resume(world)
 
 
-def test_a_write_under_which_a_killed_attempts_directory_goes_says_that_it_was_killed(world: World) -> None:
+def test_a_write_whose_killed_attempts_directory_goes_says_it_was_killed(world: World) -> None:
     process, coordinator = begun(world, FailurePolicy())
     other = world.process()
 
@@ -189,7 +189,7 @@ def fail_at(verb: str, error: Exception) -> Callable[[int, str, str], None]:
     return on_call
 
 
-def test_an_error_of_the_users_own_comes_out_as_it_is_though_the_attempt_has_expired(world: World) -> None:
+def test_the_users_own_error_comes_out_as_it_is_of_an_expired_attempt(world: World) -> None:
     process, coordinator = begun(world)
     with pytest.raises(Boom) as raised, coordinator.checkpoint():
         process.environment.ring()
@@ -258,7 +258,7 @@ def test_the_machines_own_alarm_ends_an_attempt_from_a_thread_of_its_own(tmp_pat
         assert ended == [("aborted", "expired: not committed within 0.01 s")]
 
 
-def test_an_alarm_that_rings_in_the_middle_of_the_commit_waits_for_it_and_ends_nothing(world: World) -> None:
+def test_an_alarm_in_the_middle_of_the_commit_waits_and_ends_nothing(world: World) -> None:
     """In a thread of its own, as the machine's alarms are: one lock spans a transaction from its decision to its end."""
     process, coordinator = begun(world)
     threads: list[threading.Thread] = []
@@ -288,7 +288,7 @@ def test_the_machines_alarm_keeps_no_process_alive_and_can_be_called_off() -> No
     thread.join()
 
 
-def test_a_watch_that_is_over_waits_for_an_end_on_its_way_and_begins_no_other() -> None:
+def test_a_watch_when_over_waits_for_an_end_on_its_way_and_begins_no_other() -> None:
     """An alarm that has begun to ring is past being called off: when the block has ended it must have done what it does, or nothing."""
     ends: list[str] = []
     rings: list[Callable[[], None]] = []
@@ -378,7 +378,7 @@ def fail_by_races(world: World, process: Process, coordinator: Coordinator) -> h
     ],
     ids=lambda each: each.__name__,
 )
-def test_a_failure_within_the_tolerance_raises_nothing_and_is_told_by_the_writer(world: World, fail, kind) -> None:
+def test_a_tolerated_failure_raises_nothing_and_is_told_by_the_writer(world: World, fail, kind) -> None:
     process, coordinator = begun(world, TWO)
     writer = fail(world, process, coordinator)
     process.arm()
@@ -392,7 +392,8 @@ def test_a_failure_within_the_tolerance_raises_nothing_and_is_told_by_the_writer
     resume(world)
 
 
-def test_a_success_ends_the_row_and_one_failure_too_many_raises_with_their_number(world: World) -> None:
+def test_a_success_ends_the_row_and_one_failure_too_many_raises(world: World) -> None:
+    """The error says how many failed in a row."""
     process, coordinator = begun(world, TWO)
     for _ in range(2):
         for _ in range(2):

@@ -107,7 +107,7 @@ def upserts(layer: int, length_bytes: int) -> Chunk:
     ],
     ids=["small", "half the base", "half with the others", "as many as may be", "one too many", "none at all", "nothing below"],
 )
-def test_change_sets_are_bounded_by_their_number_and_their_share_of_the_base(chunks, change, limit, expected) -> None:
+def test_change_sets_are_bounded_by_number_and_by_share_of_the_base(chunks, change, limit, expected) -> None:
     assert too_many_changes(parent_of(*chunks), [change], limit) is expected
 
 
@@ -128,7 +128,7 @@ EVEN = {group: GroupDigest(10, 1, 1) for group in range(8)}
     ],
     ids=["one", "most rows", "most bytes hidden", "hidden whole costs nothing", "layers", "too many layers", "one goes", "none at all"],
 )
-def test_new_bases_of_groups_are_bounded_by_what_they_hide_and_by_their_number(chunks, changed, limit, expected) -> None:
+def test_new_bases_of_groups_are_bounded_by_number_and_by_what_they_hide(chunks, changed, limit, expected) -> None:
     assert too_many_groups(parent_of(*chunks), changed, EVEN, limit) is expected
 
 
@@ -236,7 +236,8 @@ def test_a_state_is_written_once_whatever_the_way(world: World) -> None:
         writer.write("planes", [b"p3"], mode="changed-groups")
 
 
-def test_an_unknown_mode_is_refused_by_name_and_the_state_may_still_be_written(world: World) -> None:
+def test_an_unknown_mode_is_refused_by_name(world: World) -> None:
+    """The state may still be written."""
     process = world.process()
     coordinator = process.coordinate()
     with coordinator.checkpoint() as writer:

@@ -42,7 +42,7 @@ def is_refused(frame):
         return False
 
 
-def test_a_frame_is_refused_by_the_commit_that_drops_its_checkpoint_and_not_before(catalog):
+def test_a_frame_is_refused_only_when_a_commit_drops_its_checkpoint(catalog):
     with catalog.coordinate("j", retention=holdfast.KeepLast(2)) as job:
         write(job)
         frame, cached = lent(job), lent(job, is_cached=True)

@@ -16,7 +16,7 @@ def write(job: holdfast.Coordinator, **states: bytes) -> None:
             checkpoint.write_bytes(name, data)
 
 
-def test_a_renamed_state_is_carried_and_older_checkpoints_keep_its_old_name(catalog: holdfast.Catalog) -> None:
+def test_a_renamed_state_is_carried_and_old_checkpoints_keep_the_old_name(catalog: holdfast.Catalog) -> None:
     """A rollback to before has the old name, with the bytes that it had; going on from there, the new one is gone."""
     with catalog.coordinate("flights", retention=holdfast.KeepAll()) as job:
         write(job, small=b"1", large=LARGE, other=b"3")

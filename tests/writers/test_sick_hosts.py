@@ -204,7 +204,7 @@ def test_cleanup_on_a_sick_host_calls_nothing_gone(root: Path, tmp_path: Path, n
         storage.read("jobs/none")
 
 
-def test_after_a_failed_sync_the_attempt_cannot_go_on_whatever_its_block_swallows(root: Path, tmp_path: Path) -> None:
+def test_an_attempt_cannot_go_on_after_a_failed_sync_that_was_swallowed(root: Path, tmp_path: Path) -> None:
     """The second sync of the same directory succeeds, over names that may be lost."""
     sickness = Sickness.of("failed-sync", tmp_path / "aside")
     with open_sick(root, sickness, here=True) as catalog, catalog.coordinate("j") as job:

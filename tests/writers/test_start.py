@@ -118,7 +118,7 @@ def test_a_refused_fork_or_claim_registers_fences_and_pins_nothing(catalog: hold
     job.close()
 
 
-def test_a_savepoint_with_other_key_groups_is_refused_before_a_job_is_registered(catalog: holdfast.Catalog) -> None:
+def test_a_savepoint_with_other_key_groups_is_refused_before_registration(catalog: holdfast.Catalog) -> None:
     with catalog.coordinate("flights", max_parallelism=64) as job:
         write(job, planes=b"1")
         savepoint = job.savepoint("mine")
@@ -133,7 +133,7 @@ def test_a_savepoint_with_other_key_groups_is_refused_before_a_job_is_registered
 # ---- states by name --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_program_is_restarted_with_the_arguments_that_it_was_restored_with(catalog: holdfast.Catalog) -> None:
+def test_a_program_is_restarted_with_the_arguments_it_was_restored_with(catalog: holdfast.Catalog) -> None:
     with catalog.coordinate("flights") as job:
         write(job, planes=b"1", old=b"2", offsets=b"3")
         savepoint = job.savepoint("mine")

@@ -110,7 +110,8 @@ def test_a_damaged_and_a_missing_file_are_told_by_name(catalog, job) -> None:
 # ---- lifetimes --------------------------------------------------------------------------------------------------------
 
 
-def test_files_outlive_checkpoints_coordinators_and_catalog_objects_until_they_are_released(tmp_path: Path) -> None:
+def test_files_stay_until_they_are_released(tmp_path: Path) -> None:
+    """They outlive checkpoints, coordinators and catalog objects."""
     with holdfast.open(tmp_path / "catalog", create=True) as catalog:
         with catalog.coordinate(JOB, retention=holdfast.KeepLast(1)) as job:
             owner = catalog.own(JOB, "wal")
@@ -170,7 +171,7 @@ def test_a_rollback_carries_what_was_released_since(catalog) -> None:
 # ---- copies and forks -------------------------------------------------------------------------------------------------
 
 
-def test_a_savepoint_and_a_job_that_starts_from_it_have_copies_of_their_own(catalog, job, tmp_path: Path) -> None:
+def test_a_savepoint_and_a_job_started_from_it_have_copies_of_their_own(catalog, job, tmp_path: Path) -> None:
     owner = catalog.own(JOB, "wal")
     refer(job, owner, *(owner.write(str(n), bytes([n])) for n in range(5)))
     savepoint = job.savepoint("mine")
@@ -229,7 +230,8 @@ def test_an_exported_checkpoint_has_its_files(catalog, job, tmp_path: Path) -> N
 # ---- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_release_while_a_checkpoint_is_written_aborts_it_and_names_file_and_owner(catalog, job) -> None:
+def test_a_release_while_a_checkpoint_is_written_aborts_it(catalog, job) -> None:
+    """The error names file and owner."""
     owner = catalog.own(JOB, "wal")
     file = owner.write("log", b"1")
     with pytest.raises(
@@ -294,7 +296,7 @@ def test_a_failed_reference_is_not_carried_in_silence(catalog, job) -> None:
             checkpoint.task_owned(owner, ["log"])
 
 
-def test_referring_to_files_compares_each_name_a_few_times_however_many_there_are(catalog, job) -> None:
+def test_referring_to_many_files_compares_each_name_only_a_few_times(catalog, job) -> None:
     compared = 0
 
     class Name(str):

@@ -93,7 +93,7 @@ def test_every_damaged_byte_of_a_local_copy_is_seen_and_the_catalogs_taken(job, 
         assert files_in(tmp_path / f"back{at}") == files_in(place)
 
 
-def test_deleting_all_of_the_working_directory_at_any_call_changes_no_result(base: Path, tmp_path: Path) -> None:
+def test_deleting_the_working_directory_at_any_call_changes_no_result(base: Path, tmp_path: Path) -> None:
     places = [snapshot(tmp_path / f"in{i}", _1=LARGE, _2=b"%d" % i) for i in range(2)]
     for i, place in enumerate(places):
         (place / "LOG").write_bytes(b"%d" % i * SIZE)
@@ -120,7 +120,7 @@ def test_deleting_all_of_the_working_directory_at_any_call_changes_no_result(bas
     assert assert_deleting_changes_nothing(scene, base) > 60
 
 
-def test_a_restore_into_tmp_that_is_deleted_at_any_call_is_whole_or_begins_again(base: Path, tmp_path: Path) -> None:
+def test_a_restore_into_tmp_deleted_at_any_call_is_whole_or_begins_again(base: Path, tmp_path: Path) -> None:
     """Whole, though files of it were there already when all was deleted: it is looked at before it is called restored."""
     place = snapshot(tmp_path / "in", **{f"_{i}": b"%d" % i * 100 for i in range(4)})
     (place / "deep").mkdir()

@@ -114,14 +114,15 @@ def place(settings: dict[str, str], process: str = "taskmanager", base: str | No
 # --- where it is
 
 
-def test_the_driver_and_an_executor_have_directories_of_their_own_by_their_ids(tmp_path) -> None:
+def test_driver_and_executor_have_directories_of_their_own_by_their_ids(tmp_path) -> None:
     with opened(tmp_path, "jobmanager", "a") as driver, opened(tmp_path, "taskmanager", "a") as executor:
         assert driver.path == tmp_path / "jm_a"
         assert executor.path == tmp_path / "tm_a"
         assert executor.tmp == tmp_path / "tm_a" / "tmp"
 
 
-def test_the_base_is_the_option_else_of_the_process_else_the_general_one_else_the_systems() -> None:
+def test_the_base_is_the_option_else_a_setting_else_the_systems() -> None:
+    """Of the settings, that of the process comes before the general one."""
     everything = {GENERAL: "/general", OF_JM: "/jm", OF_TM: "/tm"}
     assert place(everything, base="/option") == "/option/tm_a"
     assert place(everything) == "/tm/tm_a"
@@ -192,7 +193,7 @@ def test_what_is_no_option_is_refused(tmp_path, wrong) -> None:
 # --- what is in it
 
 
-def test_tmp_is_empty_after_every_start_and_the_rest_survives_stop_and_crash(tmp_path) -> None:
+def test_tmp_is_empty_after_a_start_and_the_rest_survives_stop_and_crash(tmp_path) -> None:
     for stop in (WorkingDirectory.close, lambda directory: directory._locks.close()):
         with opened(tmp_path) as directory:
             (directory.tmp / "store" / "below").mkdir(parents=True)
@@ -306,7 +307,7 @@ def plant(kind: str, place: Path, victim: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "second name", "pipe", "directory"])
-def test_what_is_planted_in_place_of_the_lock_file_is_refused_and_not_touched(tmp_path, kind: str) -> None:
+def test_what_is_planted_as_the_lock_file_is_refused_and_not_touched(tmp_path, kind: str) -> None:
     """Seen: the file that a link led to was emptied, and signed."""
     victim = tmp_path / "important"
     victim.write_text("important " * 10)
@@ -365,7 +366,8 @@ def test_a_start_that_cannot_empty_tmp_fails_and_lets_go_of_the_directory(tmp_pa
 # --- whose it is
 
 
-def test_a_second_live_process_with_the_same_id_is_refused_and_a_dead_holder_is_not_in_the_way(start, tmp_path) -> None:
+def test_a_second_live_process_with_the_same_id_is_refused(start, tmp_path) -> None:
+    """A dead holder is not in the way."""
     holder = start(HOLD)
     assert holder.stdout.readline() == "open\n"
     with pytest.raises(RefusedError, match=rf"{tmp_path}/tm_a is in use by pid {holder.pid} of host {socket.gethostname()}.*resource_id="):
@@ -378,7 +380,7 @@ def test_a_second_live_process_with_the_same_id_is_refused_and_a_dead_holder_is_
         opened(tmp_path)
 
 
-def test_a_forked_child_does_not_hold_it_and_does_not_keep_it_when_its_parent_dies(start, tmp_path) -> None:
+def test_a_forked_child_does_not_hold_it_nor_keep_it_past_its_parent(start, tmp_path) -> None:
     holder = start(FORK_AND_HOLD)
     refused = holder.stdout.readline()
     assert refused.startswith(f"working directory {tmp_path}/tm_a is in use by pid {holder.pid} of host")
@@ -431,7 +433,7 @@ def test_of_processes_that_come_and_go_one_is_inside_at_a_time(start, tmp_path) 
     assert os.listdir(tmp_path) == []
 
 
-def test_a_lock_file_that_is_removed_while_it_is_being_locked_is_not_the_lock(tmp_path, monkeypatch) -> None:
+def test_a_lock_file_removed_while_it_is_being_locked_is_not_the_lock(tmp_path, monkeypatch) -> None:
     flock, calls = fcntl.flock, []
 
     def removed_before(descriptor: int, operation: int) -> None:

@@ -24,9 +24,8 @@ def write(catalog: holdfast.Catalog, job: str = "flights", **states: bytes) -> i
 # ---- taking them -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_savepoint_refers_to_nothing_outside_its_directory_and_opens_wherever_it_is_copied(
-    catalog: holdfast.Catalog, tmp_path: Path
-) -> None:
+def test_a_savepoint_refers_to_nothing_outside_its_directory(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    """It opens wherever it is copied."""
     write(catalog, offsets=b"1", big=LARGE)
     savepoint = catalog.savepoint("flights", "before-upgrade")
     files = {str(path.relative_to(savepoint.path)) for path in Path(savepoint.path).rglob("*") if path.is_file()}
@@ -40,7 +39,7 @@ def test_a_savepoint_refers_to_nothing_outside_its_directory_and_opens_wherever_
         assert copy.is_savepoint
 
 
-def test_a_savepoint_outlives_the_checkpoint_it_was_taken_of_and_every_retention(catalog: holdfast.Catalog) -> None:
+def test_a_savepoint_outlives_its_checkpoint_and_every_retention(catalog: holdfast.Catalog) -> None:
     write(catalog, big=LARGE)
     savepoint = catalog.savepoint("flights", "mine")
     for n in range(3):
@@ -56,7 +55,8 @@ def test_a_savepoint_outlives_the_checkpoint_it_was_taken_of_and_every_retention
     assert_clean(catalog)
 
 
-def test_checkpoints_go_on_while_a_savepoint_is_taken_and_share_its_counter_of_ids(catalog: holdfast.Catalog) -> None:
+def test_checkpoints_go_on_while_a_savepoint_is_taken(catalog: holdfast.Catalog) -> None:
+    """They share one counter of ids with it."""
     with catalog.coordinate("flights") as job:
         with job.checkpoint() as checkpoint:
             checkpoint.write_bytes("big", LARGE)
@@ -81,7 +81,7 @@ def test_a_name_is_taken_for_ever(catalog: holdfast.Catalog) -> None:
         catalog.savepoint("flights", "mine")
 
 
-def test_a_name_whose_savepoint_was_aborted_is_told_as_tried_and_not_as_had(catalog: holdfast.Catalog) -> None:
+def test_the_name_of_an_aborted_savepoint_is_told_as_tried_and_not_as_had(catalog: holdfast.Catalog) -> None:
     write(catalog, big=LARGE)
     next(Path(catalog.address).glob("jobs/*/exclusive/*")).write_bytes(b"damaged")
     with pytest.raises(holdfast.DamagedFileError):
@@ -128,7 +128,7 @@ def test_what_is_no_name_is_refused_before_anything_is_opened(catalog: holdfast.
     assert ask(catalog, "select count(*) from attempts where purpose = 'savepoint'") == [(0,)]
 
 
-def test_a_savepoint_of_a_checkpoint_with_damage_is_aborted_and_leaves_nothing(catalog: holdfast.Catalog) -> None:
+def test_a_savepoint_of_a_damaged_checkpoint_aborts_and_leaves_nothing(catalog: holdfast.Catalog) -> None:
     write(catalog, first=LARGE, second=LARGE)
     victim = [*Path(catalog.address).glob("jobs/*/exclusive/*")][1]
     victim.write_bytes(b"damaged")
@@ -143,7 +143,8 @@ def test_a_savepoint_of_a_checkpoint_with_damage_is_aborted_and_leaves_nothing(c
 # ---- outside the catalog -----------------------------------------------------------------------------------------------------
 
 
-def test_a_savepoint_outside_is_a_row_with_its_address_and_no_cleaners_business(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+def test_a_savepoint_outside_is_a_row_with_its_address(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    """It is no cleaner's business."""
     write(catalog, big=LARGE)
     savepoint = catalog.savepoint("flights", "away", target=tmp_path / "backups")
     assert Path(savepoint.path).parent == tmp_path / "backups"
@@ -237,7 +238,8 @@ def test_drop_refuses_a_savepoint_and_names_the_way_out(catalog: holdfast.Catalo
     assert contents(catalog.checkpoint("flights", number)) == {"big": LARGE}
 
 
-def test_a_savepoint_outside_that_is_gone_or_moved_is_disposed_of_and_told_as_absent(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+def test_a_savepoint_outside_that_is_gone_or_moved_is_told_as_absent(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    """It is disposed of all the same."""
     write(catalog, big=LARGE)
     for name in ("gone", "moved"):
         savepoint = catalog.savepoint("flights", name, target=tmp_path / "away")
@@ -249,9 +251,8 @@ def test_a_savepoint_outside_that_is_gone_or_moved_is_disposed_of_and_told_as_ab
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
-def test_a_savepoint_outside_without_its_manifest_is_disposed_of_by_its_own_names_alone(
-    catalog: holdfast.Catalog, tmp_path: Path, damage: str
-) -> None:
+def test_a_savepoint_outside_is_disposed_of_by_its_own_names_alone(catalog: holdfast.Catalog, tmp_path: Path, damage: str) -> None:
+    """Its manifest is missing or damaged."""
     write(catalog, big=LARGE, second=LARGE)
     savepoint, other = (catalog.savepoint("flights", name, target=tmp_path / "away") for name in ("mine", "other"))
     place, elsewhere = Path(savepoint.path), tmp_path / "elsewhere"
@@ -348,7 +349,7 @@ def test_states_are_mapped_by_name_and_none_is_lost_without_a_word(catalog: hold
         catalog.coordinate("third", start=savepoint, renamed={"old_name": "kept"})
 
 
-def test_a_state_that_the_program_no_longer_has_is_left_by_name_at_the_head_too(catalog: holdfast.Catalog) -> None:
+def test_a_state_the_program_no_longer_has_is_left_by_name_at_the_head(catalog: holdfast.Catalog) -> None:
     write(catalog, gone=b"gone", kept=b"kept")
     with pytest.raises(holdfast.RefusedError, match="has state 'gone', which the program does not have"):
         catalog.coordinate("flights", states=["kept"])
@@ -412,7 +413,8 @@ def test_properties_are_those_of_the_view(catalog: holdfast.Catalog) -> None:
         assert ask(catalog, f"select {names} from checkpoints where checkpoint_id = {number}") == [expected]
 
 
-def test_an_exported_checkpoint_is_exactly_its_files_and_starts_a_job_elsewhere(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+def test_an_exported_checkpoint_is_exactly_its_files(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    """It starts a job elsewhere."""
     write(catalog, offsets=b"1", big=LARGE)
     write(catalog, offsets=b"2")
     checkpoint = catalog.checkpoint("flights")
@@ -428,7 +430,7 @@ def test_an_exported_checkpoint_is_exactly_its_files_and_starts_a_job_elsewhere(
         catalog.export(checkpoint, tmp_path / "copy")
 
 
-def test_an_export_goes_to_no_directory_with_files_and_writes_nothing_there(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+def test_an_export_goes_to_no_directory_with_files_and_writes_nothing(catalog: holdfast.Catalog, tmp_path: Path) -> None:
     write(catalog, big=LARGE)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / ".notes").write_text("a stranger's")
@@ -440,7 +442,7 @@ def test_an_export_goes_to_no_directory_with_files_and_writes_nothing_there(cata
 # ---- restore modes ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_fork_copies_nothing_and_is_not_hurt_when_the_first_job_drops_what_it_forked_from(catalog: holdfast.Catalog) -> None:
+def test_a_fork_copies_nothing_and_is_not_hurt_by_what_the_first_job_drops(catalog: holdfast.Catalog) -> None:
     write(catalog, big=LARGE, offsets=b"1")
     files = {*Path(catalog.address).glob("jobs/*/exclusive/*")}
     with catalog.coordinate("what-if", start=catalog.checkpoint("flights"), mode="fork", retention=holdfast.KeepLast(1)) as fork:
@@ -553,9 +555,7 @@ def test_another_jobs_checkpoint_without_a_mode_is_refused_with_the_modes(catalo
 
 
 @pytest.mark.parametrize(("outcome", "kept"), [("finished", False), ("cancelled", True), ("failed", True)])
-def test_an_ended_job_keeps_its_checkpoints_unless_its_policy_names_the_outcome(
-    catalog: holdfast.Catalog, outcome: str, kept: bool
-) -> None:
+def test_an_ended_job_keeps_checkpoints_unless_a_policy_names_its_outcome(catalog: holdfast.Catalog, outcome: str, kept: bool) -> None:
     policy = holdfast.OnEnd(drop=frozenset({holdfast.Outcome.FINISHED}))
     with catalog.coordinate("flights", on_end=policy, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as checkpoint:

@@ -30,7 +30,7 @@ def write(catalog, spark, *, upload="native", max_parallelism=16):
 
 
 @pytest.mark.parametrize("upload", ["native", "streamed"])
-def test_a_savepoint_is_in_full_and_sorted_by_key_group_and_restores_elsewhere(spark, catalog, tmp_path: Path, upload: str) -> None:
+def test_a_savepoint_is_in_full_sorted_by_key_group_and_restores_elsewhere(spark, catalog, tmp_path: Path, upload: str) -> None:
     expected = write(catalog, spark, upload=upload)
     savepoint = catalog.savepoint("flights", "mine", spark=spark, upload=upload)
     info = savepoint.manifest.state("main", "planes")

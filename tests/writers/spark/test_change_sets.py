@@ -96,7 +96,8 @@ def test_later_change_sets_win(spark, job):
     assert info_of(job).layers == 4
 
 
-def test_columns_come_in_any_order_and_those_of_deletes_beyond_the_key_do_not_count(spark, job):
+def test_columns_of_changes_come_in_any_order(spark, job):
+    """Those of deletes beyond the key do not count."""
     full(job, frame(spark, [(1, "a", 1.0), (2, "b", 2.0)]), key=("text", "id"))
     upserts = frame(spark, [(9.0, 1, "a")], "number double, id int, text string")
     deletes = frame(spark, [(None, "b", [1], 2)], "number string, text string, more array<int>, id int")
@@ -309,7 +310,7 @@ UNFIT = [
 ]
 
 
-def test_changes_that_do_not_fit_the_state_are_refused_before_a_byte_is_written(spark, job, catalog):
+def test_changes_that_do_not_fit_are_refused_before_a_byte_is_written(spark, job, catalog):
     full(job, base(spark))
     before = {*files(catalog)}
     with table() as case:

@@ -333,7 +333,8 @@ def test_a_key_that_is_twice_in_a_changed_group_is_named(spark, streamed_job):
     write(streamed_job, df.union(rows(spark, [None], "b")))
 
 
-def test_a_key_of_several_columns_is_unique_as_a_whole_and_names_may_be_odd(spark, streamed_job):
+def test_a_key_of_several_columns_is_unique_as_a_whole(spark, streamed_job):
+    """Their names may be odd."""
     df = rows(spark).selectExpr("id AS `a.b`", "text AS `count_all`", "id AS n")
     key = ("a.b", "count_all")
     write(streamed_job, df, key=key)

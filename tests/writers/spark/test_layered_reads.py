@@ -140,8 +140,8 @@ def test_subtasks_of_a_layered_state_get_the_rows_of_their_groups(spark, tmp_pat
         assert comparable(row.asDict() for row in rows) == comparable(history.of(groups_of(i, 5, GROUPS)))
 
 
-def test_rows_of_the_base_that_no_change_names_are_kept_as_often_as_they_are_there(spark, tmp_path):
-    """A full write does not demand that a key is unique."""
+def test_rows_of_the_base_that_no_change_names_are_all_kept(spark, tmp_path):
+    """As often as they are there. A full write does not demand that a key is unique."""
     state = empty_state(spark, LocalStorage(tmp_path))
     row = {"name": "a", "x": 1.5, "_layer": 0, "rank": "r"}
     other = {**row, "name": "b"}
@@ -188,7 +188,9 @@ def test_of_many_layers_the_highest_says_what_a_key_is_worth(spark, tmp_path, mo
     assert [row._layer for row in state.read(spark).collect()] == ([9] if top is Role.UPSERTS else [])
 
 
-def test_scans_are_one_while_the_names_of_files_tell_their_layers_and_they_are_not_too_many():
+def test_scans_are_one_while_the_names_of_files_tell_their_layers():
+    """And while they are not too many."""
+
     def scan(layer, name, groups=None):
         return Scan(layer=layer, paths=(f"d{layer}/{name}", f"d{layer}/x{layer}"), groups=groups)
 

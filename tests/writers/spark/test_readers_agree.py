@@ -230,8 +230,8 @@ def test_all_readers_agree_over_change_sets_that_widen_the_state(spark, tmp_path
             assert kept.texts(kept.by_format(monkeypatch, partitions)) == right
 
 
-def test_files_in_the_old_calendar_are_refused_by_all_but_spark_and_found_by_verify(spark, tmp_path, monkeypatch):
-    """Holdfast 0.1.0 wrote so in a session with LEGACY; DuckDB and format("holdfast") gave other days."""
+def test_files_in_the_old_calendar_are_refused_by_all_but_spark(spark, tmp_path, monkeypatch):
+    """And found by verify. Holdfast 0.1.0 wrote so in a session with LEGACY; DuckDB and format("holdfast") gave other days."""
     for name in ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite"):
         monkeypatch.delitem(native.WRITE_SETTINGS, name)
     ids = [i for i, time in enumerate(TIMES) if not time.startswith("1582-10-04")]  # a day that the old calendar does not have

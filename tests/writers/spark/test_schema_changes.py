@@ -114,7 +114,8 @@ def test_a_full_write_has_its_own_columns_and_changed_groups_writes_all(spark, c
         assert dict(job.latest().read(spark, "planes").dtypes) == {"tailnum": "string", "flights": "string"}
 
 
-def test_a_type_that_changes_and_a_column_that_is_missing_are_refused_also_of_added_columns(spark, catalog):
+def test_a_type_that_changes_and_a_column_that_is_missing_are_refused(spark, catalog):
+    """Also of added columns."""
     with coordinate(catalog) as job:
         grown(spark, job)
         for query, said in {

@@ -131,7 +131,7 @@ class TestNative(UploaderContract):
             uploader.write(spark.range(5), context_for(storage))
         assert not [*storage.list("")]
 
-    def test_a_failed_write_leaves_no_part_file_whatever_committer_version_the_session_asks_for(self, spark, uploader, storage):
+    def test_a_failed_write_leaves_no_part_file_with_any_committer_version(self, spark, uploader, storage):
         df = spark.range(0, 100, 1, 2).selectExpr("if(id = 99, raise_error('bad row'), id) AS id")
         context = context_for(storage)
         with session_settings(spark, {"mapreduce.fileoutputcommitter.algorithm.version": "2"}), pytest.raises(Exception, match="bad row"):
@@ -218,7 +218,7 @@ def test_overlapping_blocks_give_the_users_settings_back_at_the_end():
     assert session.conf == {"kept": "own"}
 
 
-def test_a_setting_that_cannot_be_borrowed_is_named_and_the_others_come_back():
+def test_a_setting_that_cannot_be_borrowed_is_named_and_others_come_back():
     session = Session()
     session.conf = Stubborn(free="own", locked="magic")
     with pytest.raises(UnsafeSettingsError, match="locked is magic, the action needs stock, and the session does not let it be set"):

@@ -128,7 +128,8 @@ def test_verify_looks_at_every_row_and_names_state_file_and_the_way_out(tmp_path
     assert "read(spark, 's'), key=['k'])" in damage.what
 
 
-def test_verify_tells_rows_that_cannot_be_read_and_passes_over_keys_that_only_spark_hashes(tmp_path):
+def test_verify_tells_rows_that_cannot_be_read(tmp_path):
+    """It passes over keys that only Spark hashes."""
     of = state(LayeredState, tmp_path)
     of.info = replace(of.info, key_columns=("gone",))
     (damage,) = verified(of).damages

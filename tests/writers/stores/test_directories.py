@@ -83,7 +83,7 @@ def test_what_the_parent_has_is_referred_to_and_the_rest_is_uploaded(catalog, jo
     assert_clean(catalog)
 
 
-def test_a_name_whose_bytes_changed_is_uploaded_though_the_size_is_the_same(job, tmp_path: Path) -> None:
+def test_a_name_whose_bytes_changed_is_uploaded_though_its_size_did_not(job, tmp_path: Path) -> None:
     write(job, snapshot(tmp_path / "one", _1=b"a" * 1000))
     second = snapshot(tmp_path / "two", _1=b"b" * 1000)
     write(job, second)
@@ -187,7 +187,7 @@ def test_tasks_upload_and_the_driver_takes_their_acknowledgements(catalog, job, 
     assert_catalog_sound(catalog)
 
 
-def test_of_two_tries_of_a_task_one_counts_and_the_others_files_are_garbage(catalog, job, tmp_path: Path) -> None:
+def test_of_two_tries_of_a_task_one_counts_and_the_other_is_garbage(catalog, job, tmp_path: Path) -> None:
     place = snapshot(tmp_path / "one", _1=LARGE)
     with job.checkpoint() as checkpoint:
         writer = checkpoint.directories(STATE, subtasks=1)
@@ -247,7 +247,7 @@ def test_acks_of_another_checkpoint_or_of_nothing_are_refused(job, tmp_path: Pat
 # ---- key groups -------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_of_key_groups_is_one_handle_for_them_and_not_key_group_aware(catalog, job, tmp_path: Path) -> None:
+def test_a_store_of_key_groups_is_one_handle_and_not_key_group_aware(catalog, job, tmp_path: Path) -> None:
     places = [snapshot(tmp_path / f"in{i}", _1=LARGE) for i in range(2)]
     with job.checkpoint() as checkpoint:
         for i, place in enumerate(places):
@@ -268,7 +268,8 @@ def test_a_store_of_key_groups_is_one_handle_for_them_and_not_key_group_aware(ca
     assert not (tmp_path / "no").exists()
 
 
-def test_another_range_of_a_subtask_refers_to_nothing_for_a_handles_range_never_changes(catalog, job, tmp_path: Path) -> None:
+def test_another_range_of_a_subtask_refers_to_nothing(catalog, job, tmp_path: Path) -> None:
+    """A handle's range never changes."""
     place = snapshot(tmp_path / "one", _1=LARGE)
     for split in (4, 5, 5):
         with job.checkpoint() as checkpoint:
@@ -403,7 +404,7 @@ def test_a_restore_never_writes_over_anything(job, tmp_path: Path) -> None:
 # ---- damage -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_damaged_byte_of_a_file_is_found_and_nothing_is_left_of_the_restore(catalog, job, tmp_path: Path) -> None:
+def test_every_damaged_byte_is_found_and_nothing_is_left_of_the_restore(catalog, job, tmp_path: Path) -> None:
     write(job, snapshot(tmp_path / "one", _1=b"twenty bytes of data"))
     latest = job.latest()
     [file] = [Path(catalog.address) / file.path for file in latest.manifest.files.values()]

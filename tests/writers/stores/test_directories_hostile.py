@@ -122,7 +122,7 @@ def test_a_late_try_reused_nothing_and_each_subtask_says_what_it_reused(world: W
     assert [(fact.subtask, fact.bytes_reused) for fact in facts] == [(0, 10), (1, 20), (0, 0), (1, 0)]
 
 
-def test_the_ack_of_a_subtask_that_there_is_not_is_garbage_though_its_refusal_was_caught(world: World, process: Process) -> None:
+def test_an_unknown_subtasks_ack_is_garbage_though_its_refusal_was_caught(world: World, process: Process) -> None:
     """It had been taken before it was refused, and was committed with the others: a store that nobody would restore."""
     coordinator = process.coordinate()
     with coordinator.checkpoint() as writer:
@@ -142,7 +142,7 @@ def failing(to: str) -> None:
     raise OSError("the store says no")
 
 
-def test_a_subtask_whose_snapshot_failed_is_missing_though_the_error_was_caught(world: World, process: Process) -> None:
+def test_a_subtask_whose_snapshots_error_was_caught_is_missing(world: World, process: Process) -> None:
     """Without a parent nothing else says how many there are: the state was committed without it, or with nothing at all."""
     coordinator = process.coordinate()
     for others in ([], [0], [0, 2]):
@@ -154,7 +154,7 @@ def test_a_subtask_whose_snapshot_failed_is_missing_though_the_error_was_caught(
     assert world.job().head is None
 
 
-def test_a_state_of_which_no_subtask_could_begin_is_not_committed_as_an_empty_one(world: World, process: Process) -> None:
+def test_a_state_whose_subtasks_could_not_begin_is_not_committed_as_empty(world: World, process: Process) -> None:
     with pytest.raises(RefusedError, match="subtask 0 was not acknowledged"), process.coordinate().checkpoint() as writer:
         with pytest.raises(UsageError):
             writer.write_directory(STATE, taking({"1.sst": b"one"}), subtask=-1)
@@ -169,7 +169,7 @@ def test_a_subtask_whose_snapshot_failed_may_be_written_again(world: World, proc
     assert restored(world, tmp_path / "back") == {"1.sst": b"one"}
 
 
-def test_a_number_of_subtasks_that_no_job_has_is_refused_before_they_are_counted(process: Process) -> None:
+def test_more_subtasks_than_any_job_has_are_refused_before_being_counted(process: Process) -> None:
     """Of a subtask numbered a billion, all that are missing were listed."""
     with pytest.raises(UsageError, match="is not a number of"), process.coordinate().checkpoint() as writer:
         with pytest.raises(UsageError, match="subtask=1000000000000 is not the number of a subtask"):
@@ -257,7 +257,7 @@ def do(work: Callable[[], object], future: "Future[object]") -> None:
         future.set_exception(error)
 
 
-def test_a_file_that_fails_lets_the_running_ones_end_before_the_snapshot_goes(process: Process) -> None:
+def test_a_file_that_fails_lets_running_ones_end_before_the_snapshot_goes(process: Process) -> None:
     """One file cannot be read while another is being uploaded: the directory goes after both, and nothing is written afterwards."""
     uploading, go_on, seen = Event(), Event(), list[bool]()
 
@@ -314,9 +314,7 @@ def test_a_name_that_no_restore_could_give_back_is_refused(process: Process, tmp
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "", ".", "a//b", "CURRENT"])
-def test_a_restore_writes_nothing_outside_its_directory_whatever_the_manifest_says(
-    world: World, process: Process, tmp_path: Path, name: str
-) -> None:
+def test_no_manifest_makes_a_restore_write_outside_its_directory(world: World, process: Process, tmp_path: Path, name: str) -> None:
     """A manifest may come from anywhere (`open_manifest`): its names are a stranger's."""
     with process.coordinate().checkpoint() as writer:
         writer.write_directory(STATE, taking({"1.sst": b"one", "CURRENT": b"1"}))
@@ -340,7 +338,7 @@ def test_a_link_to_an_empty_directory_is_a_place_to_restore_to(tmp_path: Path) -
     assert (tmp_path / "volume" / "1.sst").read_bytes() == b"one"
 
 
-def test_of_two_restores_to_one_place_the_second_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_second_of_two_restores_to_a_place_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(holdfast.AlreadyExistsError, match="is not empty"), new_directory(tmp_path / "to", SystemEnvironment()) as draft:
         (draft / "1.sst").write_bytes(b"second")
         with new_directory(tmp_path / "to", SystemEnvironment()) as faster:
@@ -352,7 +350,7 @@ def test_of_two_restores_to_one_place_the_second_is_told_and_leaves_nothing(tmp_
 # ---- the alarm --------------------------------------------------------------------------------------------------------
 
 
-def test_an_alarm_ends_the_attempt_though_another_state_begins_while_it_reads_the_acks(world: World) -> None:
+def test_an_alarm_ends_the_attempt_though_another_state_begins_meanwhile(world: World) -> None:
     """The alarm's thread goes through the states of directories while the block begins one more: it died of that, and nothing was ended."""
     process = world.process()
     coordinator = process.coordinate(patience=FailurePolicy(timeout_s=600))

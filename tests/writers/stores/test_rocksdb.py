@@ -30,7 +30,8 @@ def write(job: holdfast.Coordinator, database) -> holdfast.CheckpointResult:
     return checkpoint.result
 
 
-def test_a_store_goes_on_while_its_snapshot_is_uploaded_and_comes_back_as_it_was(catalog, tmp_path: Path) -> None:
+def test_a_store_goes_on_during_the_upload_and_comes_back_as_it_was(catalog, tmp_path: Path) -> None:
+    """The upload of its snapshot, as which it comes back."""
     database = opened(tmp_path / "db")
     put_all(database, entries(0, 1000).items())
     with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
@@ -114,7 +115,7 @@ def test_a_job_rescales_through_a_savepoint_with_an_adapter(spark, catalog, tmp_
     assert_catalog_sound(catalog)
 
 
-def test_every_byte_of_a_store_in_a_savepoint_is_verified_before_it_is_built(spark, catalog, tmp_path: Path) -> None:
+def test_every_byte_of_a_savepoints_store_is_verified_before_it_is_built(spark, catalog, tmp_path: Path) -> None:
     ADAPTER.build(str(tmp_path / "db"), entries(0, 50).items())
     with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
         with job.checkpoint() as checkpoint:
@@ -129,7 +130,7 @@ def test_every_byte_of_a_store_in_a_savepoint_is_verified_before_it_is_built(spa
         assert not (tmp_path / "back").exists()
 
 
-def test_a_key_of_another_subtask_or_of_nobody_is_refused_by_a_savepoint_in_rows(spark, catalog, tmp_path: Path) -> None:
+def test_a_savepoint_in_rows_refuses_a_key_of_another_subtask_or_of_nobody(spark, catalog, tmp_path: Path) -> None:
     ADAPTER.build(str(tmp_path / "db"), entries(0, 50).items())
     with catalog.coordinate(JOB, max_parallelism=GROUPS) as job:
         with job.checkpoint() as checkpoint:

@@ -37,7 +37,7 @@ def restored(state, groups, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_an_adapter_is_given_the_rows_of_a_random_history_of_changed_groups(tmp_path, seed):
+def test_an_adapter_gets_the_rows_of_a_random_history_of_changed_groups(tmp_path, seed):
     """Seen: of a state by changed groups, deleted keys came back and changed keys had two values: hidden groups were not left out."""
     rng = random.Random(seed)
     state, expected = LayeredState(LocalStorage(tmp_path / "catalog"), ENTRIES, "{}", ["key"], M), {}
