@@ -1,5 +1,6 @@
 """References lead somewhere: sections of the design that code and documents cite, invariants by number, files by name."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -63,3 +64,15 @@ def test_the_map_of_contributing_has_every_module_and_no_other() -> None:
     installed = ("catalog", "compaction", "holdfast", "writers")
     modules = (path.relative_to(ROOT) for folder in installed for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py")
     assert sorted(mapped) == sorted({str(path) for path in modules})
+
+
+def test_names_of_tests_have_at_most_70_characters() -> None:
+    """The subject in the name, the circumstance in the docstring."""
+    functions = [
+        node.name
+        for path in FILES
+        if "tests" in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert [name for name in functions if name.startswith("test_") and len(name) > 70] == []
