@@ -172,7 +172,7 @@ def test_change_sets_without_keys_are_refused(spark, pristine):
 
 def test_what_is_no_rows_is_for_a_newer_version(spark, pristine):
     storage, info, chunks, paths = pristine
-    with pytest.raises(FormatError, match=r"no rows \(file\).*newer Holdfast"):
+    with pytest.raises(FormatError, match=r"are not rows \(file\).*newer Holdfast"):
         read_state(spark, storage, info, [replace(chunks[0], role=Role.FILE), *chunks[1:]], paths, max_parallelism=128)
 
 
