@@ -66,7 +66,7 @@ def keeps_change_sets(monkeypatch):
 LIMITS_OF_THE_DRIVER = (
     (few_files, "HERE_FILES"),
     (chain_limit, "BASE_BYTES"),
-    (gathered, "ESTIMATED_BYTES"),
+    (gathered, "ROWS_AT_ONCE"),
     (gathered, "BROUGHT_BYTES"),
     (gathered, "BROUGHT_BYTES_OF_MANY"),
 )

@@ -22,6 +22,9 @@ from holdfast.writers.parquet.layout import Part
 from holdfast.writers.parquet.plan import FileRow, ReadPlan, Scan, plan_reading
 from holdfast.writers.upload import ParentState
 
+DECODED_BYTES = 32 * 1024 * 1024  # in memory, of all files: 145 kB of them have been 2 GB of rows
+_BATCH_ROWS = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
@@ -53,7 +56,10 @@ def merged_here(
     plan = plan_reading(parent.chunks, files, parent.max_parallelism)
     if not _is_plain(plan):
         return None
-    layers = _read(storage, parent, plan)
+    try:
+        layers = _read(storage, parent, plan)
+    except pa.ArrowException:  # the bytes are those that were committed, and pyarrow cannot read them
+        return None
     if layers is None:
         return None
     target = next((layer.rows.schema for layer in layers if layer.role is not Role.DELETES), None)
@@ -96,12 +102,31 @@ def _read(storage: Storage, parent: ParentState, plan: ReadPlan) -> list[_Layer]
     if any(calendar_problem(file.metadata, told) for file in opened.values()):
         return None
 
+    rows = _decoded(opened)
+    if rows is None:
+        return None
+
     def layers(scans: Sequence[Scan], role: Role, above: int) -> Iterator[_Layer]:
         for scan in scans:
-            yield from (_Layer(above + scan.layer, role, opened[path].read()) for path in scan.paths)
+            yield from (_Layer(above + scan.layer, role, rows[path]) for path in scan.paths)
 
     base = [replace(layer, rank=0) for layer in layers(plan.base, Role.BASE, 0)]
     return [*base, *layers(plan.upserts, Role.UPSERTS, 1), *layers(plan.deletes, Role.DELETES, 1)]
+
+
+def _decoded(files: Mapping[str, pq.ParquetFile]) -> dict[str, pa.Table] | None:
+    """The rows of each file; None where they are more than the files' size lets one think: a dictionary keeps a long value once."""
+    rows: dict[str, pa.Table] = {}
+    decoded_bytes = 0
+    for path, file in files.items():
+        held = []
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            held.append(batch)
+            decoded_bytes += batch.nbytes
+            if decoded_bytes > DECODED_BYTES:
+                return None
+        rows[path] = pa.Table.from_batches(held, file.schema_arrow)
+    return rows
 
 
 def _opened(storage: Storage, path: str, part: Part) -> bytes | None:

@@ -22,9 +22,10 @@ def too_many_changes(parent: ParentState, changes: Iterable[Chunk], limit: Chain
     return count_change_sets(above) > limit.change_sets or bytes_of(above) > limit.share_of_base * base_bytes or len(above) > MOST_CHUNKS
 
 
-def is_base_cheaper(state_bytes: int, change_rows: int) -> bool:
-    """Whether a new base of a state of so many bytes costs no more than a change set of these rows and what its readers pay for it."""
-    return state_bytes <= BASE_BYTES and change_rows <= BASE_ROWS
+def is_base_cheaper(state_bytes: int, rows: int) -> bool:
+    """Whether a new base costs no more time than a change set and what its readers pay for it. `rows` are those of the state and of the
+    changes."""
+    return state_bytes <= BASE_BYTES and rows <= BASE_ROWS
 
 
 def too_many_groups(parent: ParentState, changed: Sequence[int], digests: Mapping[int, GroupDigest], limit: ChainLimit) -> bool:

@@ -101,7 +101,7 @@ class ChangeWriter:
         if (
             not changed
             or not all(each.is_here for each in given)
-            or not is_base_cheaper(bytes_of(parent.chunks), sum(table.num_rows for table in changed))
+            or not is_base_cheaper(bytes_of(parent.chunks), sum(chunk.rows or 0 for chunk in parent.chunks) + sum(map(len, changed)))
             or not all(is_plain(each.frame, context.key_columns) for each in given)
             or not _is_distinct(changed, context.key_columns)
         ):
@@ -110,7 +110,8 @@ class ChangeWriter:
         whole = merged_here(context.storage, parent, file_rows(parent.files.values()), changes, context.key_columns)
         if whole is None:
             return None
-        acks = upload_rows(whole, context, self.environment)
+        gathered_ms = sum(each.gathered.upload_ms for each in given if each.gathered is not None)
+        acks = upload_rows(whole, context, self.environment, gathered_ms)
         info = replace(parent.info, rows=whole.num_rows, layers=1, total_bytes=bytes_of(chunks_of(acks)), group_digests=None)
         return in_full(acks, info)
 

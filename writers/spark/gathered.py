@@ -5,7 +5,7 @@ A change set is small as a rule: a file for each task, synced there, and read ag
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 # In memory, of one task: of the first tasks, and of the others, of which there may be ten thousand.
 BROUGHT_BYTES, BRINGERS, BROUGHT_BYTES_OF_MANY = 1024 * 1024, 16, 16 * 1024
-ESTIMATED_BYTES = 1024 * 1024
-MOST_RESULTS = "spark.driver.maxResultSize"  # Spark names it where the results of an action are larger
+ROWS_AT_ONCE = 4096  # what is brought without being counted before: of 100 kB each they are 400 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +72,37 @@ def gather(df: "DataFrame", context: UploadContext, environment: Environment) ->
 def _brought_at_once(df: "DataFrame", context: UploadContext) -> "tuple[list[pa.Table] | None, Observation]":
     """All rows, without a task of Python, which takes longer to start than Spark takes for all of them; None where they may be many.
 
-    They are few by Spark's own estimate of its plan. Where that is wrong by a factor of hundreds, Spark refuses to bring them, and nothing
-    of what it had begun is used.
+    The plan has run once when this returns rows, or raises: it is never run again another way, for what it reads may be consumed by then.
     """
     frame, observation = counted(keyed(df, context))
     named = with_word_names(frame)
-    if not _is_estimated_small(named):
+    if not _has_few_rows(named):
         return None, observation
-    try:
-        rows = named.toArrow().rename_columns(frame.columns)
-    except Exception as error:
-        if MOST_RESULTS not in str(error):
-            raise
-        return None, observation
+    rows = named.toArrow().rename_columns(frame.columns)
     return [rows] if rows.num_rows else [], observation
 
 
-def _is_estimated_small(frame: "DataFrame") -> bool:
-    plan = getattr(frame, "_jdf", None)  # none over Spark Connect, which does not tell
-    return plan is not None and int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes())) <= ESTIMATED_BYTES
+def _has_few_rows(frame: "DataFrame") -> bool:
+    """By the bound that Spark's optimizer has for the rows of ranges, local rows and limits, and of what is made of them row by row.
+
+    Its estimate of bytes would say so of more plans, and is wrong of those in which a row becomes many: `explode`, functions of Python.
+    """
+    plan = getattr(frame, "_jdf", None)  # none over Spark Connect, which does not say
+    if plan is None:
+        return False
+    most = plan.queryExecution().optimizedPlan().maxRows()
+    return bool(most.isDefined()) and int(most.get()) <= ROWS_AT_ONCE
 
 
-def upload_rows(rows: pa.Table, context: UploadContext, environment: Environment) -> list[Ack]:
-    """One file of these rows, made by this process, and its ack; an ack without a file where there are no rows."""
+def upload_rows(rows: pa.Table, context: UploadContext, environment: Environment, gathered_ms: int) -> list[Ack]:
+    """One file of these rows, made by this process, and its ack; an ack without a file where there are no rows.
+
+    The time in the ack has that of gathering what the rows are made of.
+    """
     started = environment.monotonic_s()
     report = upload_tables(_tables(rows), "driver", context, environment)
-    return acks_for([] if report is None else [report], context, upload_ms=milliseconds(started, environment))
+    upload_ms = gathered_ms + milliseconds(started, environment)
+    return acks_for([] if report is None else [replace(report, upload_ms=upload_ms)], context, upload_ms=upload_ms)
 
 
 def _tables(rows: pa.Table) -> Iterator[pa.Table]:

@@ -3,6 +3,7 @@
 import errno
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,15 +14,15 @@ from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import CorruptionError, DamagedFileError, HoldfastError, NotDurableError, UnsafeSettingsError, UsageError
 from holdfast.catalog.storage import StoredObject
 from holdfast.catalog.types import ChainLimit, KeepAll, Role
-from holdfast.writers.parquet import few_files
+from holdfast.writers.parquet import few_files, small_merge
 from holdfast.writers.parquet.few_files import HERE_BYTES, HERE_FILES, are_few, in_threads
 from holdfast.writers.parquet.layout import Part
-from holdfast.writers.spark import chain_limit, gathered
+from holdfast.writers.spark import chain_limit, gathered, native
 from holdfast.writers.spark.chain_limit import BASE_BYTES, BASE_ROWS, is_base_cheaper
 from holdfast.writers.spark.file_jobs import digests, seal
 from holdfast.writers.spark.native import NativeUploader
 from tests.support.sick_hosts import RefusingStorage
-from tests.support.spark_support import context_for, new_storage, row_texts
+from tests.support.spark_support import context_for, new_storage, row_texts, session_settings
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -184,7 +185,7 @@ def test_a_small_state_is_verified_without_a_job_of_spark(spark, catalog):
 
 
 @pytest.mark.parametrize(
-    ("state_bytes", "change_rows", "cheaper"),
+    ("state_bytes", "rows", "cheaper"),
     [
         (0, 0, True),
         (BASE_BYTES, BASE_ROWS, True),
@@ -192,8 +193,8 @@ def test_a_small_state_is_verified_without_a_job_of_spark(spark, catalog):
         (1, BASE_ROWS + 1, False),
     ],
 )
-def test_a_base_is_cheaper_while_state_and_changes_are_small(state_bytes, change_rows, cheaper):
-    assert is_base_cheaper(state_bytes, change_rows) is cheaper
+def test_a_base_is_cheaper_while_state_and_changes_are_small(state_bytes, rows, cheaper):
+    assert is_base_cheaper(state_bytes, rows) is cheaper
 
 
 def changes_of(spark, name):
@@ -221,7 +222,7 @@ def checkpointed(catalog, name, *writes):
 def test_a_small_base_has_the_rows_of_the_change_sets(spark, catalog, monkeypatch, name, brought):
     """The parent has one change set already, and a key twice in its base."""
     if not brought:
-        monkeypatch.setattr(gathered, "ESTIMATED_BYTES", -1)
+        monkeypatch.setattr(gathered, "ROWS_AT_ONCE", -1)
     base = spark.sql(FLAT.format(0, 100)).unionAll(spark.sql(FLAT.format(0, 12)))
     upserts, deletes = changes_of(spark, name)
     writes = [
@@ -285,20 +286,87 @@ def test_a_key_twice_is_named_and_no_base_is_written(spark, catalog):
         )
 
 
-def test_what_spark_estimates_too_low_goes_by_tasks(spark, tmp_path, monkeypatch):
-    """It refuses to bring so many results; nothing of that run is used."""
+@pytest.mark.parametrize("many", ["mapInArrow", "explode", "mapInPandas", "range"])
+def test_a_plan_whose_rows_are_not_bounded_runs_once_by_tasks(spark, tmp_path, many):
+    """What it reads may be gone after the first run: Spark's estimate of such a plan is a few bytes, and it was run twice."""
+    queue = tmp_path / "queue"
+    queue.mkdir()
+    for i in range(4):
+        (queue / str(i)).touch()
+    taken = spark.range(0, 4, 1, 4).mapInArrow(partial(consumed, str(queue), 50), "id long")
+    frame = {
+        "mapInArrow": taken,
+        "explode": taken.selectExpr("explode(sequence(id, id + 1)) AS id"),
+        "mapInPandas": taken.mapInPandas(unchanged, "id long"),
+        "range": taken.filter("id >= 0"),
+    }[many]
+    found = gathered.gather(frame, context_for(new_storage(tmp_path / "catalog")), SystemEnvironment())
+    assert found.rows.num_rows == (400 if many == "explode" else 200)
+    assert not gathered._has_few_rows(frame)
+
+
+def consumed(queue, rows, batches):
+    for batch in batches:
+        for i in batch.column(0).to_pylist():
+            Path(queue, str(i)).unlink()
+            yield pa.RecordBatch.from_pydict({"id": pa.array(range(i * rows, (i + 1) * rows), pa.int64())})
+
+
+def unchanged(frames):
+    yield from frames
+
+
+def test_what_cannot_be_brought_at_once_is_an_error_and_not_run_again(spark, tmp_path, monkeypatch):
     from pyspark.sql.classic.dataframe import DataFrame
 
     def refuse(_):
         raise RuntimeError("Total size of serialized results of 3 tasks is bigger than spark.driver.maxResultSize (1024.0 MiB)")
 
     monkeypatch.setattr(DataFrame, "toArrow", refuse)
-    found = gathered.gather(spark.range(0, 100, 1, 2), context_for(new_storage(tmp_path / "catalog")), SystemEnvironment())
-    assert found.rows.num_rows == 100
+    with pytest.raises(RuntimeError, match="maxResultSize"):
+        gathered.gather(spark.range(0, 100, 1, 2), context_for(new_storage(tmp_path / "catalog")), SystemEnvironment())
+
+
+def test_a_state_that_is_small_by_its_dictionaries_alone_is_left_to_spark(spark, catalog, monkeypatch):
+    """145 kB of files were 2 GB of rows, and the driver took 6 GB for them."""
+    monkeypatch.setattr(small_merge, "DECODED_BYTES", 1_000_000)
+    blank = spark.range(2000).selectExpr("id", "repeat('x', 5000) AS v")
+    written = checkpointed(
+        catalog,
+        "j",
+        lambda cp: cp.write("x", blank.coalesce(1), key=["id"]),
+        lambda cp: cp.write_changes("x", spark.range(1).selectExpr("id", "'y' AS v")),
+    )
+    assert sum(file.size_bytes for file in written.manifest.files.values()) < BASE_BYTES
+    assert {chunk.role for chunk in written.manifest.chunks} == {Role.BASE, Role.UPSERTS}
+
+
+def test_dates_of_the_old_calendar_are_left_to_spark(spark, catalog, monkeypatch):
+    """As Holdfast 0.1.0 left them in a session with LEGACY: pyarrow reads other days, and a base would make them the state's."""
+    base, changes = spark.sql("SELECT 1 AS id, DATE'1000-01-01' AS day"), spark.sql("SELECT 2 AS id, DATE'2000-01-01' AS day")
+
+    def write_as_before(cp):
+        with monkeypatch.context() as patch:
+            for name in ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite"):
+                patch.delitem(native.WRITE_SETTINGS, name)
+            with session_settings(spark, {"spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY"}):
+                cp.write("x", base, key=["id"])
+
+    written = checkpointed(catalog, "j", write_as_before, lambda cp: cp.write_changes("x", changes))
+    assert {chunk.role for chunk in written.manifest.chunks} == {Role.BASE, Role.UPSERTS}
+    assert sorted(str(row.day) for row in written.read(spark, "x").collect()) == ["1000-01-01", "2000-01-01"]
+
+
+def test_the_time_of_a_small_base_has_that_of_gathering_its_rows(tmp_path):
+    context = context_for(new_storage(tmp_path / "catalog"))
+    rows = pa.table({"id": pa.array([1], pa.int64()), "_key_group": pa.array([0], pa.int32())})
+    for given in (rows, rows.slice(0, 0)):
+        (ack,) = gathered.upload_rows(given, context, SystemEnvironment(), 123_000)
+        assert ack.metrics.upload_ms > 123_000
 
 
 def test_tasks_with_many_rows_upload_them_and_others_bring_theirs(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(gathered, "ESTIMATED_BYTES", -1)
+    monkeypatch.setattr(gathered, "ROWS_AT_ONCE", -1)
     rows = spark.range(0, 4, 1, 4).selectExpr("explode(sequence(0L, if(id < 2, 200000L, 10L))) AS n", "id").selectExpr("n * 4 + id AS id")
     found = gathered.gather(rows, context_for(new_storage(tmp_path / "catalog")), SystemEnvironment())
     acks = found.keep()

@@ -170,7 +170,8 @@ def test_a_catalogs_verify_finds_it_in_what_is_live(catalog):
             return in_full(acks, StateInfo(operator="main", state="s", format="parquet", key_columns=("k",), schema=JSON, rows=len(ROWS)))
 
         with job.checkpoint() as checkpoint:
-            checkpoint.accept("s", ["k"], upload)
+            context = checkpoint._attempt.context("s", ["k"])
+            checkpoint._attempt.take(upload(context), context)
 
     with catalog.coordinate("j", max_parallelism=M) as job:
         write(job, type("Right", (LayeredState,), {"key": ["k"], "schema": SCHEMA, "max_parallelism": M}))
