@@ -224,7 +224,8 @@ class ChainLimit:
     """How far a state may grow above its base; the checkpoint that would go beyond writes a new base instead.
 
     `change_sets` counts the layers above the base. `share_of_base` is of the base's bytes: those of the change sets, or, where a new
-    base of some key groups lies above an older one, those of the older that it hides.
+    base of some key groups lies above an older one, those of the older that it hides. A small state has no chain, whatever the limit
+    is: a base of it takes no longer than a change set (`docs/choosing-a-mode.md`).
     """
 
     change_sets: int = 10
