@@ -39,7 +39,7 @@ def test_a_job_writes_reads_and_restores_over_connect_as_beside_a_jvm(tmp_path: 
         assert of["keyless"]
         assert of["savepoint"]
         assert of["restored"]
-        assert "these are more than once: id=1" in of["double key"]
+        assert "these appear more than once: id=1" in of["double key"]
     assert found["views"] == 2
     errors = found["errors"]
     assert errors["stream"].startswith("UsageError: foreach_batch is not available on Spark Connect")
