@@ -14,6 +14,7 @@ from holdfast.opening import open_catalog
 
 ENOUGH = "enough"  # a file of the demo's directory: the parent asks the cleaner to end
 PAUSE_S = 3.0
+LOOK_EVERY_S = 0.1
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
         with open_stoppable(places.catalog, places.stops) as catalog:
             while is_wanted():
                 vacuum_once(catalog)
-                time.sleep(PAUSE_S)
+                pause(is_wanted)
 
 
 def wait_for_catalog(places: Places, is_wanted: Callable[[], bool]) -> bool:
@@ -39,10 +40,17 @@ def wait_for_catalog(places: Places, is_wanted: Callable[[], bool]) -> bool:
         try:
             open_catalog(places.catalog).close()
         except NotFoundError:
-            time.sleep(PAUSE_S)
+            pause(is_wanted)
         else:
             return True
     return False
+
+
+def pause(is_wanted: Callable[[], bool]) -> None:
+    """Between two runs; over at once where no other is wanted."""
+    until = time.monotonic() + PAUSE_S
+    while is_wanted() and time.monotonic() < until:
+        time.sleep(LOOK_EVERY_S)
 
 
 def vacuum_once(catalog: Catalog) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.catalog.errors import UsageError
 from holdfast.demo.audit import Kill, Result, clean_up, read_back
+from holdfast.demo.checker import CLEANED
 from holdfast.demo.cleaner import ENOUGH
 from holdfast.demo.flights import WEEKS, write_weeks
 from holdfast.demo.places import Places
@@ -36,11 +37,14 @@ def run_demo(directory: Path, *, weeks: int = WEEKS, kills: tuple[PlannedKill, .
         story.progress(0, "writing the input")
         story.result.flights = write_weeks(story.places.input, weeks)
     with story.timed("replay"):
-        story.replay(kills)
-    with story.timed("cleanup"):
-        story.clean()
-    with story.timed("comparison"):
-        story.compare()
+        checker = story.replay(kills)
+    try:
+        with story.timed("cleanup"):
+            story.clean()
+        with story.timed("comparison"):
+            story.compare(checker)
+    finally:
+        checker.kill()
     for scratch in (story.places.scratch, story.places.input):
         shutil.rmtree(scratch, ignore_errors=True)
     return story.result
@@ -88,15 +92,21 @@ class Story:
         yield
         self.result.seconds[what] = round(time.monotonic() - started, 1)
 
-    def replay(self, kills: tuple[PlannedKill, ...]) -> None:
-        """Every week once, through all kills."""
+    def replay(self, kills: tuple[PlannedKill, ...]) -> Child:
+        """Every week once, through all kills. Returns the checker, whose session starts alongside the last weeks."""
         cleaner = self._child("cleaner", [])
         try:
             for kill in kills:
                 cleaner = self._drive_and_kill(kill, cleaner)
-            self._drive()
-            (self.places.root / ENOUGH).touch()
-            cleaner.wait(TIMEOUT_S)
+            checker = self._child("checker", ["--weeks", str(self.weeks)])
+            try:
+                self._drive()
+                (self.places.root / ENOUGH).touch()
+                cleaner.wait(TIMEOUT_S)
+            except BaseException:
+                checker.kill()
+                raise
+            return checker
         finally:
             cleaner.kill()
 
@@ -106,9 +116,10 @@ class Story:
             clean_up(catalog, self.result)
             read_back(catalog, self.result)
 
-    def compare(self) -> None:
+    def compare(self, checker: Child) -> None:
         self.progress(self._week, "comparing with a plain aggregation")
-        self._run_to_end(self._child("checker", ["--weeks", str(self.weeks)]))
+        (self.places.root / CLEANED).touch()
+        self._run_to_end(checker)
 
     def _drive_and_kill(self, kill: PlannedKill, cleaner: Child) -> Child:
         """Run the driver to the place and kill it there, with the vacuum if that one stopped; returns the cleaner that runs now."""

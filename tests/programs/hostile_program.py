@@ -25,6 +25,7 @@ from holdfast.catalog.storage.local import LocalStorage
 from holdfast.demo.sessions import link_spark_home
 from holdfast.facade import Catalog
 from holdfast.opening import catalog_at
+from holdfast.writers.parquet import few_files
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.places import ROOT
 from tests.support.spark_support import build_session, row_texts, session_settings
@@ -226,6 +227,7 @@ def run_scenario(spark: Any, catalog: Catalog, mischief: Mischief, name: str, up
 def main(directory: Path) -> None:
     mischief = Mischief(directory / "mischief")
     mischief.place.mkdir()
+    few_files.HERE_FILES = -1  # executors do here what the driver does of few files
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with cluster(directory) as master:
         spark = build_session(master, {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(ROOT)})
