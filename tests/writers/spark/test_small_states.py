@@ -217,8 +217,14 @@ def checkpointed(catalog, name, *writes):
         return job.latest()
 
 
-@pytest.mark.parametrize("brought", [True, False], ids=["at once", "by tasks"])
-@pytest.mark.parametrize("name", ["upserts", "deletes", "both", "none", "everything"])
+@pytest.mark.parametrize(
+    ("name", "brought"),
+    [
+        pytest.param(name, brought, marks=[] if (name, brought) in {("both", True), ("both", False), ("none", True)} else pytest.mark.slow)
+        for name in ("upserts", "deletes", "both", "none", "everything")
+        for brought in (True, False)
+    ],
+)
 def test_a_small_base_has_the_rows_of_the_change_sets(spark, catalog, monkeypatch, name, brought):
     """The parent has one change set already, and a key twice in its base."""
     if not brought:
