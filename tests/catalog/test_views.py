@@ -186,6 +186,7 @@ def test_spark_gives_equal_columns_types_and_rows(small_spark, ledger, connectio
         assert rows(found.cast(expected.schema)) == rows(expected), name
 
 
+@pytest.mark.slow
 def test_spark_keeps_to_the_version_that_was_asked_for(small_spark, ledger):
     register_views(small_spark, ledger, version=2)
     assert [row.checkpoint_id for row in small_spark.table("checkpoints").collect()] == [1]

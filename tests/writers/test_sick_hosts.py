@@ -238,7 +238,7 @@ def change_set(spark, cp) -> None:
 
 
 WAYS = {"streamed": streamed, "changed_groups": changed_groups, "change_set": change_set, "native": streamed}
-QUICK = [pytest.param("streamed", ["empty"], id="streamed-empty"), pytest.param("native", ["failed-sync"], id="native-failed-sync")]
+QUICK = [pytest.param("native", ["failed-sync"], id="native-failed-sync")]
 ALL = [pytest.param(way, SICKNESSES, id=f"{way}-all", marks=pytest.mark.slow) for way in WAYS]
 
 
