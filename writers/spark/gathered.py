@@ -22,7 +22,7 @@ from holdfast.writers.spark.streamed import ACTION_SETTINGS, ROW_GROUP_BYTES, ro
 from holdfast.writers.upload import UploadContext
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 # In memory, of one task: of the first tasks, and of the others, of which there may be ten thousand.
@@ -55,31 +55,28 @@ def gather(df: "DataFrame", context: UploadContext, environment: Environment) ->
         CorruptionError: the rows are not all that Spark handed to the tasks.
     """
     started = environment.monotonic_s()
+    frame, observation = counted(keyed(df, context))
+    named = with_word_names(frame)
+    reports: Sequence[FileReport] = ()
     with settings(df.sparkSession, ACTION_SETTINGS):
-        brought, observation = _brought_at_once(df, context)
-        reports: Sequence[FileReport] = []
-        if brought is None:
-            frame, observation = counted(keyed(df, context))
-            upload = partial(_upload_or_bring, context, environment, frame.columns, BROUGHT_BYTES, BROUGHT_BYTES_OF_MANY)
-            answers = with_word_names(frame).mapInArrow(upload, _answers()).collect()
-            brought = [_table_of(answer.rows) for answer in answers if answer.rows is not None]
-            reports = reports_of(answer.report for answer in answers if answer.report is not None)
-    rows = pa.concat_tables(brought) if brought else None
+        # One way or the other, and never the other after the one: what the plan reads may be consumed by then.
+        if _has_few_rows(named):  # without a task of Python, which takes longer to start than Spark takes for all of them
+            brought = [named.toArrow().rename_columns(frame.columns)]
+        else:
+            brought, reports = _by_tasks(named, frame.columns, context, environment)
+    rows = pa.concat_tables(brought) if any(map(len, brought)) else None
     require_all_rows(reports, observation, context, 0 if rows is None else rows.num_rows)
     return Gathered(context, environment, reports, rows, milliseconds(started, environment))
 
 
-def _brought_at_once(df: "DataFrame", context: UploadContext) -> "tuple[list[pa.Table] | None, Observation]":
-    """All rows, without a task of Python, which takes longer to start than Spark takes for all of them; None where they may be many.
-
-    The plan has run once when this returns rows, or raises: it is never run again another way, for what it reads may be consumed by then.
-    """
-    frame, observation = counted(keyed(df, context))
-    named = with_word_names(frame)
-    if not _has_few_rows(named):
-        return None, observation
-    rows = named.toArrow().rename_columns(frame.columns)
-    return [rows] if rows.num_rows else [], observation
+def _by_tasks(
+    named: "DataFrame", columns: list[str], context: UploadContext, environment: Environment
+) -> tuple[list[pa.Table], Sequence[FileReport]]:
+    """The rows of tasks that have few, and the files of those that have many."""
+    upload = partial(_upload_or_bring, context, environment, columns, BROUGHT_BYTES, BROUGHT_BYTES_OF_MANY)
+    answers = named.mapInArrow(upload, _answers()).collect()
+    brought = [_table_of(answer.rows) for answer in answers if answer.rows is not None]
+    return brought, reports_of(answer.report for answer in answers if answer.report is not None)
 
 
 def _has_few_rows(frame: "DataFrame") -> bool:
