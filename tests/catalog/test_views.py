@@ -196,6 +196,7 @@ def test_spark_keeps_to_the_version_that_was_asked_for(small_spark, ledger):
         register_views(small_spark, f"{ledger}/nowhere")
 
 
+@pytest.mark.slow
 def test_spark_reads_the_ledger_once_and_replaces_its_own_views_alone(small_spark, ledger):
     """Seen: each query read the log and its files again, for minutes; and a user's own view named `files` was gone without a word."""
     register_views(small_spark, ledger, version=2)

@@ -25,7 +25,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), share=st.floats(0.3, 1.0), order=st.randoms(use_true_random=False))
 def test_sql_and_python_find_the_same_garbage(connection: duckdb.DuckDBPyConnection, seed: int, share: float, order) -> None:
     """At any version of any history, and in whatever order compaction left the rows."""

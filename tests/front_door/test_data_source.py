@@ -68,6 +68,7 @@ def test_a_read_gives_what_checkpoint_read_gives(session, catalog) -> None:
         assert session.sql("SELECT count(*) FROM planes WHERE name = 'new'").collect()[0][0] == 20
 
 
+@pytest.mark.slow
 def test_a_frame_stays_at_the_head_that_it_was_made_of_and_its_end_is_told(session, catalog) -> None:
     with catalog.coordinate(JOB, retention=holdfast.KeepLast(1)) as job:
         with job.checkpoint() as cp:

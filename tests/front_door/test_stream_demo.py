@@ -91,6 +91,7 @@ def test_values_are_added_and_the_later_sighting_stays_whatever_the_order() -> N
     assert {key: json.loads(text)["flights"] for key, text in store.items()} == {b"k": 3, b"other": 1}
 
 
+@pytest.mark.slow
 def test_news_lie_in_the_partitions_of_their_key_groups(spark) -> None:
     """The stores add up to the batch run."""
     rows = [

@@ -81,7 +81,8 @@ class Told:
         self.failures += failures
 
 
-@pytest.mark.parametrize("has_turns", [pytest.param(True, marks=pytest.mark.slow), False])  # with turns there are 64 as well
+@pytest.mark.slow
+@pytest.mark.parametrize("has_turns", [True, False])
 def test_of_twelve_committers_at_one_moment_none_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_turns: bool) -> None:
     """Without turns (on other hosts, or where no lock is to be had) they only race, and none fails either."""
     if not has_turns:

@@ -8,7 +8,7 @@ from holdfast.compaction import garbage
 from tests.protocol.model import explore, history
 from tests.support.model_world import JOBS, World
 
-HISTORIES = 1200
+HISTORIES = 600
 WHAT_HAPPENS = (
     "commits", "aborts", "expires", "kill", "drop", "hold", "pins", "vacuum of", "scrub of", "late put", "late delete", "power loss",
     "starts at 1", "dies before", "dies after", "outcome unknown", "refused", "is fenced", "learns that", "reuse is refused",

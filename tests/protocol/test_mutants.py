@@ -398,7 +398,11 @@ def test_without_its_rule_the_story_ends_badly(name: str, story: Callable[[], No
         story()
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+# The fast suite has their stories.
+FOUND_LATE = {"owned_until_released", "durable_before_delete"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in FOUND_LATE else []) for name in MUTANTS])
 def test_without_the_rule_the_model_finds_a_violation(name: str) -> None:
     assert explore(BOUND, mutant=name) is not None, f"{BOUND} histories without {name} broke nothing"
 

@@ -35,8 +35,9 @@ BY_ITS_STORY = {"reuse_within_a_subtask"}
 @pytest.mark.parametrize(
     "name",
     [
-        "commit_rule_from_open_handles", "commit_narrowed_after_the_last_only", "layers", "fork_writes_its_own_handles", "claim_fences",
-        "no_claim_refers_to_nothing", *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(OF_STORES.keys() - BY_ITS_STORY)),
+        "commit_rule_from_open_handles", "commit_narrowed_after_the_last_only", "layers", "claim_fences", "no_claim_refers_to_nothing",
+        pytest.param("fork_writes_its_own_handles", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(OF_STORES.keys() - BY_ITS_STORY)),
     ],
 )  # fmt: skip
 def test_without_the_rule_the_machine_finds_the_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

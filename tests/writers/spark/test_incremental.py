@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("keeps_change_sets")
 SCHEMA = "id int, part string, number double, text string"
 KEY = ("part", "id")
 STATES = ("planes", "routes")
-STEPS = 7
+STEPS = 5
 VALUES = (0.0, -0.0, 1.5, math.nan, math.inf, None)
 
 
