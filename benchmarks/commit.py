@@ -26,8 +26,9 @@ from holdfast.catalog import paths
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.facts import CheckpointCommitted, Fact
 from holdfast.catalog.ledger import delta_entry, delta_log
-from holdfast.catalog.ledger.delta import CONFIGURATION, DeltaLedger
+from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_data import DICTIONARY_FROM_ROWS, PRUNING_COLUMNS
+from holdfast.catalog.ledger.delta_table import CONFIGURATION
 from holdfast.catalog.rules import checkpoints, jobs
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.rules.decision import Decision

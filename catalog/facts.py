@@ -1,7 +1,7 @@
 """The facts of the ledger: one frozen class per kind, its fields named as the columns of `schema.py`.
 
-Facts are appended, never changed. `seq` is the job's version of the transaction that wrote the fact; facts of the
-maintenance (condemned, gone, runs) belong to no lifecycle transaction and have none.
+Facts are appended, never changed; a fold replaces them by fewer that say the same (design, section 4b). `seq` is the job's version of
+the transaction that wrote the fact; facts of the maintenance (condemned, gone, runs) belong to no lifecycle transaction and have none.
 """
 
 from dataclasses import dataclass
@@ -34,6 +34,25 @@ class Started:
     parent_job_id: JobId | None
     parent_checkpoint_id: CheckpointId | None
     claimed_by: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """What a job's facts said of it together: written by a fold alone (`folding.py`), and replaced by the next one.
+
+    The parent is what the job begins with; `checkpoint_id` the greatest id ever given to an attempt, `last_committed_id` the greatest
+    that was committed on the main line (0: none).
+    """
+
+    kind: ClassVar[str] = "folded"
+    job_id: JobId
+    seq: int
+    epoch: int
+    parent_job_id: JobId | None
+    parent_checkpoint_id: CheckpointId | None
+    claimed_by: JobId | None
+    checkpoint_id: int
+    last_committed_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +98,8 @@ class AttemptEnded:
 class CheckpointCommitted:
     """`path`, `sha256` and `size_bytes` are of the manifest. Figures are of the whole checkpoint; `new_*` of what its attempt wrote.
 
-    A path that is an address of its own (absolute) is of a savepoint outside the catalog.
+    A path that is an address of its own (absolute) is of a savepoint outside the catalog. Where a fold has not kept the parent's row, the
+    ancestor is the nearest one whose row it kept (id 0: none); else it is empty.
     """
 
     kind: ClassVar[str] = "checkpoint"
@@ -103,6 +123,8 @@ class CheckpointCommitted:
     sha256: str
     size_bytes: int
     is_self_contained: bool = False
+    ancestor_job_id: JobId | None = None
+    ancestor_checkpoint_id: CheckpointId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +289,7 @@ class RunEnded:
 Fact = (
     JobRegistered
     | Started
+    | Folded
     | JobEnded
     | AttemptOpened
     | AttemptEnded
@@ -290,6 +313,7 @@ KINDS: dict[str, type[Fact]] = {
     for cls in (
         JobRegistered,
         Started,
+        Folded,
         JobEnded,
         AttemptOpened,
         AttemptEnded,

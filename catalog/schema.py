@@ -83,6 +83,9 @@ SCHEMA = pa.schema(
         pa.field("ended_at", TIMESTAMP),
         pa.field("outcome", pa.string()),
         pa.field("figures", pa.string()),
+        pa.field("last_committed_id", pa.int64()),
+        pa.field("ancestor_job_id", pa.string()),
+        pa.field("ancestor_checkpoint_id", pa.int64()),
     ]
 )
 

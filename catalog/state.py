@@ -10,10 +10,22 @@ from dataclasses import dataclass, field
 
 from holdfast.catalog import arguments, paths
 from holdfast.catalog import facts as f
-from holdfast.catalog.errors import NotFoundError
+from holdfast.catalog.errors import NotFoundError, RefusedError
 from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId, Purpose, Scope, Status
 
-LIFECYCLE_KINDS = ("job", "start", "job_ended", "attempt_opened", "attempt_ended", "checkpoint", "drop", "hold", "unhold", "release")
+LIFECYCLE_KINDS = (
+    "job",
+    "start",
+    "folded",
+    "job_ended",
+    "attempt_opened",
+    "attempt_ended",
+    "checkpoint",
+    "drop",
+    "hold",
+    "unhold",
+    "release",
+)
 HANDLE_KINDS = ("handle", "handle_end")
 ROW_KINDS = ("file",)  # read only of task-owned files, and where an owner is open
 _OF_MAINTENANCE = (f.RunEnded, f.Condemned, f.Gone)
@@ -40,7 +52,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class OwnerState:
-    """An open owner: which of its files the ledger has rows of, and which it has released. Of one that has ended all are released."""
+    """An open owner: which of its files it has released, and of which others there are rows. Of one that has ended all are released."""
 
     opened: f.AttemptOpened
     rows: set[FileId] = field(default_factory=set)
@@ -54,7 +66,10 @@ class CheckpointRow:
 
     @property
     def parent(self) -> Ref | None:
-        return _ref(self.fact.parent_job_id, self.fact.parent_checkpoint_id)
+        """Its parent, or the nearest ancestor whose row a fold has kept."""
+        if self.fact.ancestor_checkpoint_id is None:
+            return _ref(self.fact.parent_job_id, self.fact.parent_checkpoint_id)
+        return _ref(self.fact.ancestor_job_id, self.fact.ancestor_checkpoint_id or None)
 
     @property
     def counts(self) -> bool:
@@ -92,6 +107,7 @@ class JobState:
     owners: dict[AttemptToken, OwnerState] = field(default_factory=dict)  # those that are open
     claimed_by: JobId | None = None  # whose retention owns this job's checkpoints, until a coordinator of its own starts
     open_handles: dict[tuple[FileId, int], int] = field(default_factory=dict)  # chunk -> from_seq
+    folded_id: int = 0  # up to this id of a checkpoint, what has ended or was dropped may be forgotten
 
     @property
     def job_id(self) -> JobId:
@@ -112,6 +128,9 @@ class JobState:
 
     def is_held(self, checkpoint_id: CheckpointId) -> bool:
         return any(held == checkpoint_id for held, _ in self.holds)
+
+    def is_open(self, checkpoint_id: CheckpointId) -> bool:
+        return any(attempt.opened.checkpoint_id == checkpoint_id for attempt in self.open_attempts.values())
 
     def ancestry(self, checkpoint_id: CheckpointId | None) -> Iterator[CheckpointRow]:
         """A checkpoint of this job and its ancestors within the job, newest first, dropped ones included."""
@@ -149,6 +168,11 @@ class CatalogState:
         elif isinstance(fact, f.Started):
             job.epoch, job.claimed_by = fact.epoch, fact.claimed_by
             job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
+        elif isinstance(fact, f.Folded):
+            job.epoch, job.claimed_by = fact.epoch, fact.claimed_by
+            job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
+            job.last_checkpoint_id = job.folded_id = fact.checkpoint_id
+            job.last_committed_id = fact.last_committed_id
         elif isinstance(fact, f.AttemptOpened | f.AttemptEnded):
             _apply_to_attempts(job, fact)
         elif isinstance(fact, f.CheckpointCommitted | f.Dropped | f.Held | f.Unheld):
@@ -176,13 +200,20 @@ class CatalogState:
         return [job for job in self.jobs.values() if job.claimed_by == job_id]
 
     def checkpoint(self, ref: Ref) -> CheckpointRow:
-        """A committed checkpoint, live or dropped. Raises NotFoundError."""
+        """A committed checkpoint, live or dropped. Raises NotFoundError, or RefusedError for one that may have been forgotten."""
         job = self.job(ref.job_id)
         if ref.checkpoint_id not in job.checkpoints:
             live = ", ".join(str(n) for n in sorted(job.live)) or "none"
+            if 0 < ref.checkpoint_id <= job.folded_id and not job.is_open(ref.checkpoint_id):
+                msg = f"checkpoint {ref.checkpoint_id} of job {job.name!r} was dropped long ago, or never committed; live ones: {live}"
+                raise RefusedError(msg)
             msg = f"job {job.name!r} has no committed checkpoint {ref.checkpoint_id}; live ones: {live}"
             raise NotFoundError(msg)
         return job.checkpoints[ref.checkpoint_id]
+
+    def is_live(self, ref: Ref) -> bool:
+        """Whether it is live now: it may have been forgotten since it was."""
+        return ref.checkpoint_id in self.job(ref.job_id).live
 
     def ancestry(self, ref: Ref | None) -> Iterator[CheckpointRow]:
         """A checkpoint and its ancestors, on into other jobs of the catalog, newest first, dropped ones included."""
@@ -219,7 +250,8 @@ def _apply_to_owners(job: JobState, fact: f.FileWritten | f.Released) -> None:
         return
     if isinstance(fact, f.Released):
         owner.released.add(fact.file_id)
-    elif fact.scope is Scope.TASKOWNED:
+        owner.rows.discard(fact.file_id)
+    elif fact.scope is Scope.TASKOWNED and fact.file_id not in owner.released:
         owner.rows.add(fact.file_id)
 
 

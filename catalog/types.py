@@ -15,6 +15,7 @@ AttemptToken = NewType("AttemptToken", str)  # 16 lower-case hex digits
 FileId = NewType("FileId", str)  # "<attempt token>-<call>-<index>"
 
 DEFAULT_OPERATOR = "main"
+QUERY_ID = "query_id"  # in the progress of a checkpoint: the streaming query of whose batches it tells
 INLINE_LIMIT_BYTES = 20_000
 DEFAULT_MAX_PARALLELISM = 128
 MAX_PARALLELISM_LIMIT = 32_768

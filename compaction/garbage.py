@@ -3,15 +3,12 @@
 A property test holds the twin equal to the SQL. It drives the in-memory ledger and the model; vacuum on a real catalog asks the SQL.
 """
 
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 
-from holdfast.catalog import facts as f
-from holdfast.catalog.state import CatalogState, in_order
-from holdfast.catalog.types import AttemptToken, FileId, JobId, Scope, Status
+from holdfast.catalog.facts import FileWritten
+from holdfast.catalog.references import References
+from holdfast.catalog.types import FileId, JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,115 +29,10 @@ class Garbage:
     condemned: tuple[GarbageFile, ...]
 
 
-class FileStatus(StrEnum):
-    PRESENT = "present"
-    CONDEMNED = "condemned"
-    GONE = "gone"
-
-
-Line = tuple[JobId, AttemptToken | None]  # a job's main line, or one savepoint of it by its attempt
-
-
-@dataclass(slots=True)
-class References:
-    """Every file and handle of a catalog, along with its lifecycle state."""
-
-    state: CatalogState = field(default_factory=CatalogState)
-    files: dict[FileId, f.FileWritten] = field(default_factory=dict)
-    status: dict[FileId, FileStatus] = field(default_factory=dict)
-    handles: dict[FileId, list[f.HandleAdded]] = field(default_factory=lambda: defaultdict(list))
-    released: set[FileId] = field(default_factory=set)  # task-owned ones, one by one
-    ends: dict[tuple[JobId, FileId, int, int], int] = field(default_factory=dict)  # (job, file, offset, from_seq) -> to_seq
-
-    @classmethod
-    def of(cls, facts: Iterable[f.Fact]) -> "References":
-        """Folds a scan of the whole ledger."""
-        references = cls()
-        references.apply(in_order(facts))
-        return references
-
-    def apply(self, facts: Iterable[f.Fact]) -> None:
-        """Folds facts in, in the order of each job's `seq`."""
-        facts = list(facts)
-        self.state.apply(facts)
-        for fact in facts:
-            if isinstance(fact, f.FileWritten):
-                self.files[fact.file_id] = fact
-                self.status.setdefault(fact.file_id, FileStatus.PRESENT)
-            elif isinstance(fact, f.HandleAdded):
-                self.handles[fact.file_id].append(fact)
-            elif isinstance(fact, f.Released):
-                self.released.add(fact.file_id)
-            elif isinstance(fact, f.HandleEnded):
-                self.ends[fact.job_id, fact.file_id, fact.offset_bytes, fact.from_seq] = fact.to_seq
-            elif isinstance(fact, f.Condemned):
-                if self.status.get(fact.file_id) is not FileStatus.GONE:
-                    self.status[fact.file_id] = FileStatus.CONDEMNED
-            elif isinstance(fact, f.Gone):
-                self.status[fact.file_id] = FileStatus.GONE
-
-    def to_seq(self, handle: f.HandleAdded) -> int | None:
-        """Where a handle's interval ends; None while it is open."""
-        if handle.to_seq is not None:
-            return handle.to_seq
-        return self.ends.get((handle.job_id, handle.file_id, handle.offset_bytes, handle.from_seq))
-
-    def content(self, job_id: JobId, seq: int, savepoint: AttemptToken | None = None) -> list[f.HandleAdded]:
-        """The handles of a line whose interval contains `seq`, the manifest's included."""
-        return [
-            handle
-            for handles in self.handles.values()
-            for handle in handles
-            if handle.job_id == job_id and handle.savepoint == savepoint and contains(handle.from_seq, self.to_seq(handle), [seq])
-        ]
-
-    def present_paths(self) -> set[str]:
-        """The paths of all file rows that are not gone."""
-        return {row.path for file_id, row in self.files.items() if self.status[file_id] is not FileStatus.GONE}
-
-    def is_owned(self, row: f.FileWritten) -> bool:
-        """Whether the file is an owner's that has not released it."""
-        if row.scope is not Scope.TASKOWNED or row.file_id in self.released:
-            return False
-        job = self.state.jobs.get(row.job_id)
-        owner = job.attempts.get(row.attempt) if job else None
-        return owner is None or owner.status is not Status.RELEASED
-
-    def kept_seqs(self) -> dict[Line, list[int]]:
-        """For each line, the seqs of its live or pinned checkpoints, ascending."""
-        kept: dict[Line, set[int]] = defaultdict(set)
-        rows = [row for job in self.state.jobs.values() for row in job.live.values()]
-        rows += [self.state.checkpoint(ref) for ref in self.state.pinned()]
-        for row in rows:
-            kept[row.fact.job_id, row.line].add(row.fact.seq)
-        return {line: sorted(seqs) for line, seqs in kept.items()}
-
-
-def contains(from_seq: int, to_seq: int | None, kept: list[int]) -> bool:
-    """Whether one of the ascending seqs lies in [from_seq, to_seq)."""
-    at = bisect_left(kept, from_seq)
-    return at < len(kept) and (to_seq is None or kept[at] < to_seq)
-
-
 def find_garbage(references: References) -> Garbage:
-    """The cleanup query of the design, section 3: files that no interval with a live or pinned checkpoint refers to.
+    """Both kinds of what cleanup may take."""
+    return Garbage(unreferenced=_files(references.unreferenced()), condemned=_files(references.condemned()))
 
-    A task-owned file is taken only if it or its owner was released; one that is gone never.
-    """
-    kept = references.kept_seqs()
 
-    def is_in_use(file_id: FileId) -> bool:
-        handles = references.handles.get(file_id, ())
-        return any(contains(h.from_seq, references.to_seq(h), kept.get((h.job_id, h.savepoint), [])) for h in handles)
-
-    unreferenced, condemned = [], []
-    for file_id, row in references.files.items():
-        status = references.status[file_id]
-        if status is FileStatus.GONE:
-            continue
-        garbage = GarbageFile(file_id=file_id, job_id=row.job_id, path=row.path, size_bytes=row.size_bytes)
-        if status is FileStatus.CONDEMNED:
-            condemned.append(garbage)
-        elif not references.is_owned(row) and not is_in_use(file_id):
-            unreferenced.append(garbage)
-    return Garbage(unreferenced=tuple(unreferenced), condemned=tuple(condemned))
+def _files(rows: Iterable[FileWritten]) -> tuple[GarbageFile, ...]:
+    return tuple(GarbageFile(file_id=row.file_id, job_id=row.job_id, path=row.path, size_bytes=row.size_bytes) for row in rows)

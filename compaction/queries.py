@@ -16,9 +16,10 @@ from holdfast.catalog.errors import DamagedLedgerError, RefusedError, RetryError
 from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_verify import LedgerFile, check_files
+from holdfast.catalog.references import References
 from holdfast.catalog.types import FileId, JobId, Scope, StoredFile
 from holdfast.catalog.views import duckdb_engine
-from holdfast.compaction.garbage import Garbage, GarbageFile, References, find_garbage
+from holdfast.compaction.garbage import Garbage, GarbageFile, find_garbage
 
 _IN_MEMORY = "the ledger of this catalog is in memory: no engine can read it"
 

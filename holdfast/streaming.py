@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.catalog.arguments import is_whole
 from holdfast.catalog.errors import RefusedError, UsageError
+from holdfast.catalog.types import QUERY_ID
 from holdfast.writers.checkpoint_writer import CheckpointWriter
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.writers.checkpoint import Checkpoint
 
-BATCH_ID, QUERY_ID = "batch_id", "query_id"  # in the progress of each checkpoint
+BATCH_ID = "batch_id"  # in the progress of each checkpoint, as QUERY_ID is
 NO_BATCH = -1  # the last batch of a state that has none
 QUERY_PROPERTY = "sql.streaming.queryId"  # which Spark sets on the thread that runs a batch
 

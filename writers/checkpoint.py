@@ -314,7 +314,7 @@ def numbered(job: str, checkpoint_id: int) -> Callable[[CatalogState], Ref]:
 
 def kept_by(transactor: Transactor, ref: Ref) -> IsKept:
     """Asks the ledger, each time, whether the checkpoint is live or pinned by anybody: then its files are there, or it is damaged (I1)."""
-    return lambda: transactor.look(lambda state: state.checkpoint(ref).live or ref in state.pinned())
+    return lambda: transactor.look(lambda state: state.is_live(ref) or ref in state.pinned())
 
 
 @contextmanager

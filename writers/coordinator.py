@@ -249,5 +249,5 @@ class Coordinator:
             return
         state = self._transactor.known()
         pinned = state.pinned()
-        for ref in [ref for ref in self._loans if not state.checkpoint(ref).live and ref not in pinned]:
+        for ref in [ref for ref in self._loans if not state.is_live(ref) and ref not in pinned]:
             self._loans.pop(ref).recall(DROPPED)

@@ -1,5 +1,5 @@
-"""The ledger: its port, and the adapters over a Delta table and in memory."""
+"""The ledger: its ports, and the adapters over Delta tables and in memory."""
 
-from holdfast.catalog.ledger.port import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
+from holdfast.catalog.ledger.port import History, Ledger, LedgerConflictError, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
 
-__all__ = ["Ledger", "LedgerConflictError", "LoggedCommit", "SnapshotLostError"]
+__all__ = ["History", "Ledger", "LedgerConflictError", "LoggedCommit", "Row", "SnapshotLostError", "Tidied", "ToldCommit"]

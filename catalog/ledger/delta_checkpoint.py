@@ -97,6 +97,11 @@ def read_digests(log: Path, version: int) -> dict[str, str] | None:
         return {"checkpoint": "", "hint": ""}
 
 
+def is_what_was_made(log: Path, version: int) -> bool:
+    """Whether a Delta checkpoint has a digest, and holds it: then it was made here, above synced entries only."""
+    return read_digests(log, version) is not None and tear_of(log, version, Hint()) is None
+
+
 def tear_of(log: Path, version: int, hint: Hint) -> str | None:
     """What is wrong with a Delta checkpoint, or None. One without a digest is read to its end, and counted."""
     path, digests = log / checkpoint_name(version), read_digests(log, version)

@@ -20,9 +20,10 @@ from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedLedgerError, FormatError
 from holdfast.catalog.ledger import delta_entry, delta_log
 from holdfast.catalog.ledger.delta_entry import DamagedCommitError, LogCommit, TornCommitError
-from holdfast.catalog.ledger.port import LedgerConflictError
+from holdfast.catalog.ledger.port import LedgerConflictError, SnapshotLostError
 
 COMMIT_WITHIN_S = 60.0  # how long a transaction that conflicts with nobody keeps trying
+FLIGHT = 100  # how far above the version that its writer had seen a data file may land: cleaning leaves younger ones alone
 
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -83,6 +84,9 @@ class Committer:
         racing, started, sent = handle, self.environment.monotonic_s(), set[int]()
         for tries in count():
             version = int(racing.version()) + 1
+            if version - int(handle.version()) > FLIGHT:
+                msg = f"{version - int(handle.version())} commits to {self.directory} came first: look at them, then try again"
+                raise LedgerConflictError(msg)
             if not self._is_taken(version):
                 require_same_table()
                 sent.add(version)
@@ -132,7 +136,11 @@ class Committer:
     def _pass_over(self, version: int, entry: Entry, sent: set[int]) -> int | None:
         """Look at the commits from `version` on; the newest, or None if one that was sent here is this very entry."""
         while True:
-            commit = read_whole(self.log, version)
+            try:
+                commit = read_whole(self.log, version)
+            except FileNotFoundError as error:
+                msg = f"version {version} of {self.directory} was cleaned away since it was seen"
+                raise SnapshotLostError(msg) from error
             if version in sent and commit.operation_id == entry.operation_id:
                 return None
             if met := commit.keys & entry.keys.keys():

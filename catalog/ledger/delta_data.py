@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,16 +17,20 @@ import pyarrow.parquet as pq
 from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.facts import Fact
 from holdfast.catalog.ledger import delta_entry, delta_log
-from holdfast.catalog.ledger.port import SnapshotLostError
-from holdfast.catalog.schema import SCHEMA, from_table
+from holdfast.catalog.ledger.port import Row, SnapshotLostError
+from holdfast.catalog.schema import SCHEMA, Operation, from_table, to_table
 
-PRUNING_COLUMNS = ("kind", "operation_id", "job_id", "seq")
+PRUNING_COLUMNS = ("kind", "operation_id", "job_id", "seq", "version")  # the last is of the history alone
 DICTIONARY_FROM_ROWS = 1000  # below it, dictionaries cost more than they save
+
+OF_OPERATION = ("operation_id", "at", "by")
+_NOBODY = Operation(operation_id="", at=datetime.fromtimestamp(0, UTC), by="")  # stands for the operations of rows until theirs are put in
+_OURS = re.compile(r"(\d{20})-(?:(\d{20})-)?.+-[0-9a-f]{64}\.parquet")
 
 
 def encode(table: pa.Table) -> bytes:
     """The bytes of a data file. Columns without a value are left out, which halves the cost of a small commit: Delta reads them as null."""
-    columns = [f.name for f in SCHEMA if not f.nullable or table.column(f.name).null_count < table.num_rows]
+    columns = [f.name for f in table.schema if not f.nullable or table.column(f.name).null_count < table.num_rows]
     sink = pa.BufferOutputStream()
     pq.write_table(
         table.select(columns),
@@ -33,14 +38,14 @@ def encode(table: pa.Table) -> bytes:
         compression="snappy",
         store_schema=False,
         use_dictionary=table.num_rows >= DICTIONARY_FROM_ROWS,
-        write_statistics=list(PRUNING_COLUMNS),
+        write_statistics=[name for name in PRUNING_COLUMNS if name in columns],
     )
     return bytes(sink.getvalue())
 
 
 def statistics(table: pa.Table) -> str:
     """What engines skip files by, as Delta writes it. The counts come last: "}}" would look like the end of an entry."""
-    bounds = {name: pc.min_max(table[name]).as_py() for name in PRUNING_COLUMNS}
+    bounds = {name: pc.min_max(table[name]).as_py() for name in PRUNING_COLUMNS if name in table.column_names}
     return json.dumps(
         {
             "minValues": {name: b["min"] for name, b in bounds.items() if b["min"] is not None},
@@ -56,7 +61,14 @@ def write_durably(directory: Path, version: int, operation_id: str, n: int, data
     The name sorts by the version that its writer had seen, and where the writer has seen none since, by `n`. Never an old name: that file
     may be committed.
     """
-    prefix = f"{version:020d}-{re.sub(r'[^A-Za-z0-9_-]', '_', operation_id)}"
+    return _write(directory, f"{version:020d}-{_safe(operation_id)}", n, data)
+
+
+def _safe(operation_id: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", operation_id)
+
+
+def _write(directory: Path, prefix: str, n: int, data: bytes) -> str:
     name, stream = _create_exclusively(directory, prefix, n, hashlib.sha256(data).hexdigest())
     try:
         with stream:
@@ -69,6 +81,19 @@ def write_durably(directory: Path, version: int, operation_id: str, n: int, data
             os.unlink(directory / name)
         raise
     return name
+
+
+def write_before_all(directory: Path, version: int, operation_id: str, n: int, data: bytes) -> str:
+    """As `write_durably`, for what a fold of this version keeps: its name comes before those of all commits, and says the version."""
+    return _write(directory, f"{0:020d}-{version:020d}-{_safe(operation_id)}", n, data)
+
+
+def seen_by_writer(name: str) -> int | None:
+    """The version that the writer of a data file of ours had seen; None for a file of somebody else's."""
+    found = _OURS.match(name)
+    if found is None:
+        return None
+    return int(found[2]) if found[2] is not None else int(found[1])
 
 
 def _create_exclusively(directory: Path, prefix: str, n: int, digest: str) -> tuple[str, BinaryIO]:
@@ -87,22 +112,47 @@ def read_facts(directory: Path, name: str) -> list[Fact]:
         SnapshotLostError: it is gone.
         DamagedLedgerError: it is not what was written.
     """
+    return facts_in(directory / name, _read(directory, name))
+
+
+def _read(directory: Path, name: str) -> bytes:
     try:
-        data = (directory / name).read_bytes()
+        return (directory / name).read_bytes()
     except FileNotFoundError as error:
-        msg = f"{directory / name} is gone; if the ledger was compacted, the newest snapshot holds its facts"
+        msg = f"{directory / name} is gone; if the ledger was folded, the newest snapshot holds its facts"
         raise SnapshotLostError(msg) from error
-    return facts_in(directory / name, data)
 
 
 def facts_in(path: Path, data: bytes) -> list[Fact]:
     """The facts in the bytes of the data file at this path. Raises DamagedLedgerError if they are not what was written."""
+    return [row.fact for row in _rows_in(path, data)]
+
+
+def read_rows(directory: Path, name: str) -> list[Row]:
+    """As `read_facts`, each fact with the operation that wrote it."""
+    return _rows_in(directory / name, _read(directory, name))
+
+
+def _rows_in(path: Path, data: bytes) -> list[Row]:
     _require(path, hashlib.sha256(data).hexdigest())
     try:
         with pq.ParquetFile(pa.BufferReader(data)) as parquet:
-            return list(from_table(_with_all_columns(parquet.read())))
+            table = _with_all_columns(parquet.read())
+            said = zip(*(table[name].to_pylist() for name in OF_OPERATION), strict=True)
+            operations = {each: Operation(operation_id=each[0], at=each[1], by=each[2]) for each in dict.fromkeys(said)}
+            said = zip(*(table[name].to_pylist() for name in OF_OPERATION), strict=True)
+            return [Row(fact, operations[each]) for fact, each in zip(from_table(table), said, strict=True)]
     except (pa.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
         raise unreadable(path, error) from error
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """The rows as a table of the ledger, each with its own operation."""
+    table = to_table([row.fact for row in rows], _NOBODY)
+    for name in OF_OPERATION:
+        values = pa.array([getattr(row.operation, name) for row in rows], SCHEMA.field(name).type)
+        table = table.set_column(SCHEMA.get_field_index(name), SCHEMA.field(name), values)
+    return table
 
 
 def require_digest(directory: Path, name: str) -> None:

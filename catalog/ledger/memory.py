@@ -10,16 +10,31 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.catalog.facts import Fact
-from holdfast.catalog.ledger.port import LedgerConflictError, LoggedCommit, SnapshotLostError
+from holdfast.catalog.ledger.port import LedgerConflictError, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
 from holdfast.catalog.schema import Operation
+
+NO_FOLD = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    operation_id: str | None
+    """`folds` is the version that a fold stands for, and `kept` what it put in the place of all rows up to there."""
+
+    operation: Operation | None
     keys: frozenset[str]
     facts: tuple[Fact, ...]
     has_data_change: bool = True
+    folds: int = NO_FOLD
+    kept: tuple[Row, ...] = ()
+
+    @property
+    def operation_id(self) -> str | None:
+        return None if self.operation is None else self.operation.operation_id
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What it says that nothing said before."""
+        return () if self.operation is None else tuple(Row(fact, self.operation) for fact in self.facts)
 
 
 class MemoryLog:
@@ -50,18 +65,36 @@ class MemoryLog:
             for key in commit.keys:
                 self._last_version[key] = self.version
 
+    def fold(self, snapshot: int, kept: Sequence[Row], operation: Operation) -> bool:
+        """Replace what there was at the snapshot, unless something took rows out since."""
+        with self._lock:
+            if snapshot < self.cleaned_below or not all(commit.has_data_change for commit in self.commits[snapshot + 1 :]):
+                return False
+            self.durable_version = self.version
+            fold = _Commit(operation, frozenset(), (), has_data_change=False, folds=snapshot, kept=tuple(kept))
+            self.commits.append(fold)
+            return True
+
     def compact(self) -> None:
         """A commit that changes no data, as the upkeep of a Delta table makes them."""
         self.commit(self.version, _Commit(None, frozenset(), (), has_data_change=False))
 
-    def clean(self) -> None:
-        """Forget the single commits below the newest, as a Delta log's cleaning below a checkpoint does; facts stay."""
-        self.cleaned_below = self.version
+    def clean(self, below: int | None = None) -> None:
+        """Forget the single commits below a version (the newest), as a Delta log's cleaning below a checkpoint does; facts stay."""
+        self.cleaned_below = max(self.cleaned_below, self.version if below is None else min(below, self.version))
 
     def lose_unsynced(self) -> None:
         """Power loss: commits above the last one made durable are gone. Handles that stood above it are invalid."""
         del self.commits[self.durable_version + 1 :]
         self._last_version = {key: version for version, commit in enumerate(self.commits) for key in commit.keys}
+
+    def newest_fold(self, version: int) -> _Commit:
+        """The newest fold up to this version; the commit that made the ledger where there is none."""
+        return next(commit for commit in reversed(self.commits[: version + 1]) if commit.folds != NO_FOLD or commit is self.commits[0])
+
+    def since(self, fold: _Commit, version: int) -> list[_Commit]:
+        """The commits up to this version that the fold does not stand for."""
+        return self.commits[max(fold.folds, 0) + 1 : version + 1]
 
 
 class MemoryLedger:
@@ -77,9 +110,7 @@ class MemoryLedger:
 
     def refresh(self) -> Sequence[LoggedCommit]:
         old, self._version = self._version, self._log.version
-        if old < self._version and old + 1 < self._log.cleaned_below:
-            msg = f"the commits from {old + 1} to {self._version} are no longer in the log"
-            raise SnapshotLostError(msg)
+        self._require_logged(old)
         passed = self._log.commits[old + 1 : self._version + 1]
         return [
             LoggedCommit(version, commit.operation_id, commit.keys, partial(_same, commit.facts))
@@ -94,14 +125,16 @@ class MemoryLedger:
         return ()
 
     def append(self, facts: Sequence[Fact], *, keys: Mapping[str, int], operation: Operation) -> None:
-        self._log.commit(self._version, _Commit(operation.operation_id, frozenset(keys), tuple(facts)))
+        self._log.commit(self._version, _Commit(operation, frozenset(keys), tuple(facts)))
 
     def make_durable(self) -> None:
         self._log.durable_version = max(self._log.durable_version, self._version)
 
     def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None, scope: str | None = None) -> Sequence[Fact]:
         wanted = None if kinds is None else frozenset(kinds)
-        facts = [fact for commit in self._log.commits[: self._version + 1] for fact in commit.facts]
+        fold = self._log.newest_fold(self._version)
+        facts = [row.fact for row in fold.kept]
+        facts += [fact for commit in self._log.since(fold, self._version) for fact in commit.facts]
         if wanted is not None:
             facts = [fact for fact in facts if fact.kind in wanted]
         if job_id is not None:
@@ -111,7 +144,38 @@ class MemoryLedger:
         return facts
 
     def has_operation(self, operation_id: str) -> bool:
-        return any(commit.operation_id == operation_id for commit in self._log.commits[: self._version + 1] if commit.facts)
+        return any(row.operation.operation_id == operation_id for row in self.rows())
+
+    def rows(self) -> Sequence[Row]:
+        fold = self._log.newest_fold(self._version)
+        return [*fold.kept, *(row for commit in self._log.since(fold, self._version) for row in commit.rows)]
+
+    @property
+    def folded_to(self) -> int:
+        return self._log.newest_fold(self._version).folds
+
+    def commits(self, above: int) -> Sequence[ToldCommit]:
+        self._require_logged(above)
+        newer = self._log.commits[above + 1 : self._version + 1]
+        return [ToldCommit(version, commit.rows) for version, commit in enumerate(newer, above + 1) if commit.has_data_change]
+
+    def operation_at(self, version: int) -> str | None:
+        commit = self._log.commits[version]
+        return commit.operation.operation_id if commit.operation is not None and version >= self._log.cleaned_below else None
+
+    def fold(self, kept: Sequence[Row], operation: Operation) -> bool:
+        return self._log.fold(self._version, kept, operation)
+
+    def tidy(self, told_to: int) -> Tidied:
+        before = self._log.cleaned_below
+        self._log.clean(told_to)
+        return Tidied(entries=self._log.cleaned_below - before, data_files=0)
+
+    def _require_logged(self, above: int) -> None:
+        """Raises SnapshotLostError unless the log has every commit above this version, up to the held one."""
+        if above < self._version and above + 1 < self._log.cleaned_below:
+            msg = f"the commits from {above + 1} to {self._version} are no longer in the log"
+            raise SnapshotLostError(msg)
 
 
 def _same(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:

@@ -1,17 +1,18 @@
-"""The ledger port: an append-only log of commits with a compare-and-swap per key. Adapters: `delta`, `memory`.
+"""The ports of the ledger, an append-only log of commits with a compare-and-swap per key, and of its history. Adapters: `delta`, `memory`.
 
 A handle stands at one version, its snapshot. `append` is validated by the adapter against that snapshot alone: it fails if any
 commit since carries one of the same keys. It never moves the snapshot; only `refresh` does, and it reports what it passed over.
 Callers hold one lock over refresh, validate and append (design, section 5).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.catalog.facts import Fact
+from holdfast.catalog.facts import AttemptOpened, Fact
 from holdfast.catalog.schema import Operation
+from holdfast.catalog.types import Status
 
 
 class LedgerConflictError(Exception):
@@ -30,6 +31,30 @@ class LoggedCommit:
     operation_id: str | None
     keys: frozenset[str]
     facts: Callable[[], Sequence[Fact]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A fact of the ledger, and the operation that wrote it."""
+
+    fact: Fact
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class ToldCommit:
+    """What one commit said: what the history is told of it."""
+
+    version: int
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tidied:
+    """How many files went: entries of the log, and data files that were replaced."""
+
+    entries: int
+    data_files: int
 
 
 class Ledger(Protocol):
@@ -77,3 +102,61 @@ class Ledger(Protocol):
 
     def has_operation(self, operation_id: str) -> bool:
         """Whether a row of the held snapshot carries this operation id; for when the log no longer has it."""
+
+    def rows(self) -> Sequence[Row]:
+        """Every row at the held snapshot, in the order of `scan`."""
+
+    @property
+    def folded_to(self) -> int:
+        """The version whose facts the newest fold at the held snapshot stands for; -1: there was none."""
+
+    def commits(self, above: int) -> Sequence[ToldCommit]:
+        """Every commit with data change above this version, up to the held one, oldest first.
+
+        Raises SnapshotLostError if the log lacks one of them.
+        """
+
+    def operation_at(self, version: int) -> str | None:
+        """The operation of one commit up to the held snapshot; None where the log lacks it, and for one without facts."""
+
+    def tidy(self, told_to: int) -> Tidied:
+        """After a fold: make opening cheap, and delete what nobody needs any more of the log and of the files that folds replaced.
+
+        `told_to` is the version up to which the history has the facts: what it was told last stays. Safe to interrupt anywhere.
+        """
+
+    def fold(self, kept: Sequence[Row], operation: Operation) -> bool:
+        """One commit: every data file of the held snapshot is replaced by these rows, without data change.
+
+        What was appended since the snapshot stays. Every commit below it is durable first. It carries no key, and never moves the snapshot.
+        False: another fold, or a change of the table, came first; nothing was changed. Any exception leaves the outcome unknown.
+        """
+
+
+class History(Protocol):
+    """Duties of an adapter of the second table: every fact ever, told version by version. A handle stands at one snapshot of it."""
+
+    @property
+    def told_to(self) -> int:
+        """The version of the ledger up to which it was told; -1: nothing."""
+
+    def tell(self, commits: Sequence[ToldCommit], upto: int) -> None:
+        """Add what these commits of the ledger said, which are all with data change above `told_to` up to this version. Durable on return.
+
+        Raises LedgerConflictError where another has told it since the snapshot: nothing was added.
+        """
+
+    def refresh(self) -> None:
+        """Move the snapshot to the newest version."""
+
+    def operation_at(self, version: int) -> str | None:
+        """The operation of the ledger's commit of this version, as it was told; None where it was told of none."""
+
+    def tidy(self) -> Tidied:
+        """As the ledger's own, and its small files become few."""
+
+    def has_operation(self, operation_id: str) -> bool:
+        """Whether a row of the snapshot carries this operation id."""
+
+    def ended_attempts(self, upto: int) -> Iterator[tuple[AttemptOpened, Status]]:
+        """The attempts that had ended, and how, by what was told up to this version of the ledger, and no further."""

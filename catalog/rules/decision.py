@@ -57,6 +57,9 @@ def require_live(state: CatalogState, ref: Ref, what: str) -> None:
 def require_open(job: JobState, token: AttemptToken, what: str) -> Attempt:
     """The attempt. Raises AttemptEndedError, or FencedError where a newer epoch ended it."""
     attempt = job.attempts.get(token)
+    if attempt is None and job.folded_id:
+        msg = f"cannot {what} attempt {token} of job {job.name!r}: it has ended long ago, or was never opened; begin another"
+        raise AttemptEndedError(msg)
     if attempt is None:
         msg = f"job {job.name!r} never opened attempt {token}: nothing can be committed without an opening"
         raise RefusedError(msg)

@@ -13,8 +13,8 @@ from holdfast.catalog.views.unreferenced_files import ENDED_HANDLES, IN_FORCE
 _JOBS = """
 SELECT j.job_id, j.job, j.max_parallelism, j.at AS registered_at, t.seq, t.epoch,
   CASE WHEN d.kind IS NULL THEN t.head_checkpoint_id END AS head_checkpoint_id,
-  CASE WHEN t.ended_seq > t.started_seq THEN t.outcome END AS outcome,
-  CASE WHEN t.ended_seq > t.started_seq THEN t.ended_at END AS ended_at
+  CASE WHEN t.ended_seq > coalesce(t.started_seq, 0) THEN t.outcome END AS outcome,
+  CASE WHEN t.ended_seq > coalesce(t.started_seq, 0) THEN t.ended_at END AS ended_at
 FROM facts j
 JOIN (
   SELECT job_id,
@@ -23,13 +23,13 @@ JOIN (
     max(seq) FILTER (WHERE kind = 'job_ended') AS ended_seq,
     max_by(outcome, seq) FILTER (WHERE kind = 'job_ended') AS outcome,
     max_by(facts.at, seq) FILTER (WHERE kind = 'job_ended') AS ended_at,
-    coalesce(max(epoch) FILTER (WHERE kind = 'start'), 0) AS epoch,
+    coalesce(max(epoch) FILTER (WHERE kind IN ('start', 'folded')), 0) AS epoch,
     -- -1 stands for "from nothing": DuckDB's max_by passes over nulls, and would tell the head before the start.
     nullif(max_by(CASE
         WHEN kind = 'checkpoint' THEN checkpoint_id
         WHEN coalesce(parent_job_id, job_id) = job_id THEN coalesce(parent_checkpoint_id, -1)
         ELSE -1
-      END, seq) FILTER (WHERE kind = 'start' OR (kind = 'checkpoint' AND NOT is_savepoint)), -1) AS head_checkpoint_id
+      END, seq) FILTER (WHERE kind IN ('start', 'folded') OR (kind = 'checkpoint' AND NOT is_savepoint)), -1) AS head_checkpoint_id
   FROM facts
   GROUP BY job_id
 ) t ON t.job_id = j.job_id

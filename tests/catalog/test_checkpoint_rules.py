@@ -10,6 +10,7 @@ import pytest
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
 from holdfast.catalog.errors import AlreadyExistsError, AttemptEndedError, FencedError, NotFoundError, RefusedError
+from holdfast.catalog.references import References
 from holdfast.catalog.rules import checkpoints, decision, jobs
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.rules.decision import Decision
@@ -33,7 +34,7 @@ from holdfast.catalog.types import (
     StoredFile,
     by_identity,
 )
-from holdfast.compaction.garbage import References, find_garbage
+from holdfast.compaction.garbage import find_garbage
 
 JOB, OTHER = JobId("flights-00000001"), JobId("trains-00000002")
 

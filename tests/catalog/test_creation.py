@@ -13,7 +13,8 @@ import holdfast
 from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, CorruptionError, DamagedLedgerError, FormatError, NotFoundError
-from holdfast.catalog.ledger.delta import CONFIGURATION, DeltaLedger
+from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.delta_table import CONFIGURATION
 from holdfast.catalog.marker import Marker
 from holdfast.catalog.schema import FORMAT_VERSION, SCHEMA
 from holdfast.catalog.storage.local import open_storage

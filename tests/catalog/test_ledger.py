@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FencedError
-from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError, delta, delta_checkpoint, delta_entry, delta_log
+from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError, delta_checkpoint, delta_entry, delta_log, delta_table
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
 from tests.catalog.ledger_contract import Harness, LedgerContract, dropped, gone, put
@@ -138,7 +138,7 @@ class TestDeltaLedger(LedgerContract):
             raise DamagedLedgerError("too many open files")
 
         writer, reader = harness.open(), harness.open()
-        monkeypatch.setattr(delta, "load", fails)
+        monkeypatch.setattr(delta_table, "load", fails)
         for seq in range(1, 25):
             put(writer, dropped(seq), key="job/a")
             assert [c.version for c in writer.refresh()] == [seq]

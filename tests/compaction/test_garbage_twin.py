@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.catalog.facts import Fact
+from holdfast.catalog.references import References
 from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.views import duckdb_engine
 from holdfast.compaction import queries
-from holdfast.compaction.garbage import GarbageFile, References, find_garbage
+from holdfast.compaction.garbage import GarbageFile, find_garbage
 from tests.protocol.model import history
 from tests.support.model_ports import NOW
 

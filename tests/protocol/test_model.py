@@ -3,6 +3,7 @@
 from itertools import permutations
 
 from holdfast.catalog.facts import HandleAdded
+from holdfast.catalog.references import FileStatus
 from holdfast.catalog.types import Role
 from holdfast.compaction import garbage
 from tests.protocol.model import explore, history
@@ -60,7 +61,7 @@ def test_the_cleanup_query_is_the_plain_record_at_the_end_of_every_history() -> 
         world: World = history(seed, rest=False)
         found = garbage.find_garbage(world.references)
         needed = {i for key in world.record.kept() for i in world.record.committed[key].file_ids}
-        gone = {i for i, status in world.references.status.items() if status is garbage.FileStatus.GONE}
+        gone = {i for i, status in world.references.status.items() if status is FileStatus.GONE}
         assert {
             file.file_id for file in (*found.unreferenced, *found.condemned)
         } == world.record.rows - needed - gone - world.record.owned.keys()

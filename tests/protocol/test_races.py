@@ -6,11 +6,11 @@ from holdfast.catalog import paths
 from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, RefusedError
 from holdfast.catalog.ledger import LedgerConflictError
 from holdfast.catalog.ledger.memory import MemoryLedger
+from holdfast.catalog.references import FileStatus
 from holdfast.catalog.rules import checkpoints
 from holdfast.catalog.state import Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, CheckpointId, KeepAll, KeepLast, Status
-from holdfast.compaction.garbage import FileStatus
 from tests.support.faults import Crash
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.scenes import BIG, resume, used_catalog

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from holdfast.catalog.facts import Fact
-from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
+from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
 from holdfast.catalog.schema import Operation
 from tests.support.faults import Faults
 
@@ -58,6 +58,25 @@ class FaultyLedger:
 
     def has_operation(self, operation_id: str) -> bool:
         return self.faults.run("has_operation", operation_id, lambda: self.inner.has_operation(operation_id))
+
+    @property
+    def folded_to(self) -> int:
+        return self.inner.folded_to
+
+    def rows(self) -> Sequence[Row]:
+        return self.faults.run("rows", "", self.inner.rows)
+
+    def commits(self, above: int) -> Sequence[ToldCommit]:
+        return self.faults.run("commits", "", lambda: self.inner.commits(above))
+
+    def operation_at(self, version: int) -> str | None:
+        return self.faults.run("operation_at", "", lambda: self.inner.operation_at(version))
+
+    def fold(self, kept: Sequence[Row], operation: Operation) -> bool:
+        return self.faults.run("fold", operation.operation_id, lambda: self.inner.fold(kept, operation))
+
+    def tidy(self, told_to: int) -> Tidied:
+        return self.faults.run("tidy", "", lambda: self.inner.tidy(told_to))
 
     def _refresh(self) -> None:
         try:

@@ -22,11 +22,12 @@ from holdfast.catalog.layers import seen_chunks
 from holdfast.catalog.ledger import delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.manifest import Manifest, decode
+from holdfast.catalog.references import FileStatus, References
 from holdfast.catalog.schema import SCHEMA, from_table
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, JobId, Role, Status
-from holdfast.compaction.garbage import FileStatus, References, find_garbage
+from holdfast.compaction.garbage import find_garbage
 from holdfast.compaction.orphans import OrphanRule, Verdict
 
 Versions = Sequence[Sequence[f.Fact]]

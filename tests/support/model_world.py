@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from holdfast.catalog import facts as f
 from holdfast.catalog.ledger.memory import MemoryLog
+from holdfast.catalog.references import References
 from holdfast.catalog.rules import jobs
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, Identity, JobId, Scope, Status
-from holdfast.compaction.garbage import References
 from tests.support.faults import Crash
 from tests.support.model_layers import GROUPS, Layered, Sheets
 from tests.support.model_ports import ModelEnvironment, ModelLedger, ModelStorage

@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.catalog import facts as f
 from holdfast.catalog.ledger.memory import MemoryLog
+from holdfast.catalog.references import References
 from holdfast.catalog.rules import checkpoints, decision, handles, jobs, owned_files, owners
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.rules.decision import Decision
@@ -18,7 +19,6 @@ from holdfast.catalog.state import CatalogState, CheckpointRow, JobState, Ref
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId, Scope, Status
 from holdfast.compaction import vacuum
-from holdfast.compaction.garbage import References
 from holdfast.compaction.orphans import OrphanRule, Verdict
 from holdfast.writers import epoch
 from holdfast.writers.checkpoint import Checkpoint

@@ -21,6 +21,7 @@ from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.manifest_store import load_committed, place_of
 from holdfast.catalog.marker import create_marker
+from holdfast.catalog.references import References
 from holdfast.catalog.rules import checkpoints, decision, savepoints
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, JobState, Ref
@@ -45,7 +46,7 @@ from holdfast.catalog.types import (
     Status,
     StoredFile,
 )
-from holdfast.compaction.garbage import References, find_garbage
+from holdfast.compaction.garbage import find_garbage
 from holdfast.compaction.queries import FoldedQueries
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum

@@ -1,0 +1,133 @@
+"""The history: every fact that the ledger ever had, in a Delta table of its own (design, section 4b).
+
+A fold tells it what is new before it takes anything out of the ledger. Each row says of which ledger and which version it is; inline bytes
+are left out. No decision reads it but scrub's, about tokens that have ended, and the question whether an operation landed.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from holdfast.catalog.environment import Environment
+from holdfast.catalog.facts import AttemptEnded, AttemptOpened
+from holdfast.catalog.ledger import delta_clean, delta_data
+from holdfast.catalog.ledger.delta_table import OurTable
+from holdfast.catalog.ledger.log_repair import LogPlan
+from holdfast.catalog.ledger.port import LedgerConflictError, SnapshotLostError, Tidied, ToldCommit
+from holdfast.catalog.schema import SCHEMA, Operation, from_table
+from holdfast.catalog.types import Status
+
+SMALL_BYTES = 4 * 1024 * 1024
+MERGE_FROM_FILES = 50  # of small ones
+
+HISTORY_SCHEMA = pa.schema(
+    [
+        pa.field("ledger", pa.string(), nullable=False),
+        pa.field("version", pa.int64(), nullable=False),  # among the first columns: of others Delta has no statistics
+        *(field for field in SCHEMA if field.name != "inline"),
+    ]
+)
+
+
+class DeltaHistory(OurTable):
+    """A handle on the history, as one ledger (the name of its directory) tells it."""
+
+    def __init__(
+        self, directory: str | os.PathLike[str], table: DeltaTable, environment: Environment | None = None, plan: LogPlan | None = None
+    ) -> None:
+        super().__init__(directory, table, environment, plan)
+        self.ledger = ""
+
+    @classmethod
+    def of(cls, directory: str | os.PathLike[str], ledger: str, environment: Environment | None = None) -> "DeltaHistory":
+        """The history in this directory, for the ledger of this name. Raises DamagedLedgerError."""
+        history = cls.open(directory, environment)
+        history.ledger = ledger
+        return history
+
+    @property
+    def told_to(self) -> int:
+        return self.transaction_version(self._key)
+
+    @property
+    def _key(self) -> str:
+        return f"holdfast/history/{self.ledger}"
+
+    def refresh(self) -> None:
+        with suppress(SnapshotLostError):  # it has moved all the same, and nothing of it is remembered
+            self.move()
+
+    def tell(self, commits: Sequence[ToldCommit], upto: int) -> None:
+        if upto <= self.told_to:
+            msg = f"the history was told of version {self.told_to} of {self.ledger!r}, and is told of {upto}"
+            raise LedgerConflictError(msg)
+        self.mend()
+        operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
+        self.add(self._table_of(commits), keys={self._key: upto}, operation=operation)
+        self.refresh()
+        self.make_durable()
+
+    def operation_at(self, version: int) -> str | None:
+        """The operation that committed this version of the ledger; None where the history has no row of it."""
+        condition = (pc.field("version") == version) & (pc.field("ledger") == self.ledger)
+        found = self._rows(condition, ["operation_id"], version=version)
+        return str(found["operation_id"][0]) if found.num_rows else None
+
+    def has_operation(self, operation_id: str) -> bool:
+        names = [file.path for file in self.files({"operation_id": (operation_id, operation_id)})]
+        return bool(self.read(names, HISTORY_SCHEMA, pc.field("operation_id") == operation_id, ["kind"]).num_rows)
+
+    def ended_attempts(self, upto: int) -> Iterator[tuple[AttemptOpened, Status]]:
+        """Every attempt that the history knows to have ended, told of versions up to this one of the ledger, or of ledgers before it."""
+        condition = pc.field("kind").isin(["attempt_opened", "attempt_ended"])
+        condition &= (pc.field("version") <= upto) | (pc.field("ledger") != self.ledger)
+        table = self._rows(condition, [name for name in SCHEMA.names if name != "inline"])
+        opened: dict[tuple[str, str], AttemptOpened] = {}
+        ended: dict[tuple[str, str], Status] = {}
+        for fact in from_table(_as_ledger(table)):
+            if isinstance(fact, AttemptOpened):
+                opened[fact.job_id, fact.attempt] = fact
+            elif isinstance(fact, AttemptEnded):
+                ended[fact.job_id, fact.attempt] = fact.status
+        for key, status in ended.items():
+            if key in opened:
+                yield opened[key], status
+
+    def tidy(self) -> Tidied:
+        self.make_durable()
+        small = [file for file in self.files() if file.size_bytes < SMALL_BYTES]
+        if len(small) >= MERGE_FROM_FILES:
+            names = sorted(file.path for file in small)
+            merged = self.read(names, HISTORY_SCHEMA, pc.scalar(True), list(HISTORY_SCHEMA.names)).sort_by("version")
+            operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
+            self.replace(small, [merged], operation)
+            self.refresh()
+            self.make_durable()
+        self.make_checkpoint(self.version)
+        return delta_clean.clean(self.directory, self.version, self._environment.now())
+
+    def _rows(self, condition: pc.Expression, columns: list[str], version: int | None = None) -> pa.Table:
+        names = [file.path for file in self.files()] if version is None else self._files_with(version)
+        return self.read(names, HISTORY_SCHEMA, condition, columns)
+
+    def _files_with(self, version: int) -> list[str]:
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        low, high = actions["min.version"], actions["max.version"]
+        return list(actions["path"].filter(pc.and_(pc.less_equal(low, version), pc.greater_equal(high, version))).to_pylist())
+
+    def _table_of(self, commits: Sequence[ToldCommit]) -> pa.Table:
+        table = delta_data.table_of([row for commit in commits for row in commit.rows]).drop_columns(["inline"])
+        ledger = pa.array([self.ledger] * table.num_rows, pa.string())
+        version = pa.array([commit.version for commit in commits for _ in commit.rows], pa.int64())
+        return pa.table([ledger, version, *table.columns], schema=HISTORY_SCHEMA)
+
+
+def _as_ledger(table: pa.Table) -> pa.Table:
+    """With the columns of the ledger, those that the history leaves out empty."""
+    columns: list[Any] = [table[f.name] if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in SCHEMA]
+    return pa.table(columns, schema=SCHEMA)

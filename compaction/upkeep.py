@@ -1,0 +1,137 @@
+"""Upkeep keeps a catalog small and fast for years (design, section 4b): a vacuum, a fold of what it has freed, and tidying up after both.
+
+Coordinators do it by themselves, about every hundred commits, in a thread of their own and never inside a checkpoint's block. That it fails
+is a warning and a fact, and no error of the job. Anybody may do it at any time, at once with others.
+"""
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Thread
+
+from holdfast.catalog.environment import Environment
+from holdfast.catalog.errors import DamagedLedgerError, HoldfastError
+from holdfast.catalog.ledger import History, Ledger, Tidied
+from holdfast.catalog.storage import Storage
+from holdfast.catalog.transactions import Transactor
+from holdfast.compaction.evidence import require_unneeded
+from holdfast.compaction.fold import FoldReport, run_fold
+from holdfast.compaction.queries import Queries
+from holdfast.compaction.runs import MaintenanceRun
+from holdfast.compaction.vacuum import Progress, VacuumReport, plan_vacuum, run_vacuum
+
+FOLD_EVERY = 100  # commits: an opening reads one small file for each since the last fold
+AGAIN_EVERY = 25  # commits, from half as many again on: who was to fold has died, or failed
+
+
+class UpkeepWarning(UserWarning):
+    """Upkeep failed. The job goes on, and so does the growth of the catalog until upkeep runs well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepReport:
+    """What upkeep did. `vacuum` is None where it failed and the fold was made all the same; `tidied` is of ledger and history together."""
+
+    vacuum: VacuumReport | None
+    fold: FoldReport
+    tidied: Tidied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """Upkeep of one catalog, each run over handles of its own."""
+
+    storage: Storage
+    environment: Environment
+    queries: Queries
+    open_ledger: Callable[[], Ledger]
+    open_history: Callable[[], History]
+
+    def run(self, progress: Progress | None = None) -> UpkeepReport:
+        """Vacuum, fold, tidy up. Safe to interrupt anywhere and to repeat.
+
+        Raises what `vacuum` does, after the fold was made, and what `run_fold` does.
+        """
+        run = MaintenanceRun.begin("upkeep", self.environment)
+        transactor = Transactor(self.open_ledger(), self.environment)
+        failure: HoldfastError | None = None
+        vacuum = None
+        try:
+            plan = require_unneeded(plan_vacuum(self.queries.garbage()), transactor, self.storage)
+            vacuum = run_vacuum(plan, transactor, self.storage, self.environment, progress)
+        except DamagedLedgerError:
+            raise
+        except HoldfastError as error:
+            failure = error
+        ledger, history = self.open_ledger(), self.open_history()
+        fold = run_fold(ledger, history, self.environment)
+        ledger.refresh()
+        of_ledger, of_history = ledger.tidy(history.told_to), history.tidy()
+        tidied = Tidied(entries=of_ledger.entries + of_history.entries, data_files=of_ledger.data_files + of_history.data_files)
+        if fold.is_folded:
+            figures = {
+                "rows_before": fold.rows_before,
+                "rows_after": fold.rows_after,
+                "told_rows": fold.told_rows,
+                "deleted_entries": tidied.entries,
+                "deleted_data_files": tidied.data_files,
+            }
+            transactor.append([run.ended(self.environment, "incomplete" if failure else "done", figures)])
+        if failure is not None:
+            raise failure
+        return UpkeepReport(vacuum=vacuum, fold=fold, tidied=tidied)
+
+    def failed(self, error: Exception) -> None:
+        """Write down that a run failed, if that can be written."""
+        run = MaintenanceRun.begin("upkeep", self.environment)
+        ended = run.ended(self.environment, f"failed: {type(error).__name__}", {})
+        Transactor(self.open_ledger(), self.environment).append([ended])
+
+
+def is_due(landed: int, folded_to: int) -> bool:
+    """Whether upkeep is due for whoever committed version `landed` of a ledger whose newest fold stands for `folded_to`.
+
+    One committer finds so at a time: compare-and-swap is no mutual exclusion, and 64 that fold at once would read everything for nothing.
+    """
+    since = landed - max(folded_to, 0)
+    return since == FOLD_EVERY or (since >= FOLD_EVERY * 3 // 2 and since % AGAIN_EVERY == 0)
+
+
+class BackgroundUpkeep:
+    """Runs upkeep in a thread, when a commit makes it due; one at a time."""
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        self._upkeep = upkeep
+        self._thread: Thread | None = None
+        self._stop = Event()
+
+    def after_commit(self, landed: int, folded_to: int) -> None:
+        """Begin a run if it is due by what landed, and none is under way. Returns at once."""
+        if is_due(landed, folded_to) and not (self._thread and self._thread.is_alive()) and not self._stop.is_set():
+            self._thread = Thread(target=self._run, name="holdfast-upkeep")
+            self._thread.start()
+
+    def close(self) -> None:
+        """End what is under way, after the files that it is deleting, and wait for it."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._upkeep.run(self._progress)
+        except _StoppedError:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is: the job does not fail of it
+            warnings.warn(f"the catalog's upkeep failed ({error}); run `holdfast upkeep` once that is mended", UpkeepWarning, stacklevel=1)
+            with suppress(Exception):  # what failed above may well fail here, and was warned of
+                self._upkeep.failed(error)
+
+    def _progress(self, _done: int, _total: int) -> None:
+        if self._stop.is_set():
+            raise _StoppedError
+
+
+class _StoppedError(Exception):
+    """The coordinator is closed: a later run goes on."""
