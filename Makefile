@@ -60,6 +60,7 @@ bench: $(JARS) ## every benchmark, with its goal
 
 model: $(INSTALLED) ## random histories of the protocol over the real decisions (HISTORIES=100000)
 	@$(BIN)/python -m tests.protocol.model --histories $(HISTORIES)
+	@$(BIN)/python -m tests.protocol.bisimulation --histories $$(( $(HISTORIES) / 50 + 1 ))
 
 soak: $(JARS) ## real processes, killed at random (ROUNDS=100)
 	@$(BIN)/python -m tests.protocol.soak --rounds $(ROUNDS)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.errors import DamagedLedgerError, FormatError
+from holdfast.catalog.errors import DamagedLedgerError, FormatError, HoldfastError
 from holdfast.catalog.ledger import Row
 from holdfast.catalog.lineage import Lineage, is_attempt_kept
 from holdfast.catalog.references import FileStatus, References, contains
@@ -220,22 +220,41 @@ def require_equal(rows: Sequence[Row], kept: Sequence[Row]) -> None:
 
     With rows that stay where they are, `kept` has these as well.
     """
-    before, after = (References.of((row.fact for row in each), handles_of="*") for each in (rows, kept))
-    for what, answer in _ANSWERS.items():
-        if answer(before) != answer(after):
-            msg = f"a fold of the ledger would change {what}: nothing was changed. Run `holdfast verify`, and report this"
-            raise DamagedLedgerError(msg)
+    try:
+        before, after = (References.of((row.fact for row in each), handles_of="*") for each in (rows, kept))
+        changed = [what for what, answer in _ANSWERS.items() if answer(before) != answer(after)]
+    except (LookupError, HoldfastError) as error:
+        msg = f"a fold of the ledger would leave out what the rest refers to ({error}): nothing was changed. Run `holdfast verify`"
+        raise DamagedLedgerError(msg) from error
+    if changed:
+        msg = f"a fold of the ledger would change {', '.join(changed)}: nothing was changed. Run `holdfast verify`, and report this"
+        raise DamagedLedgerError(msg)
 
 
 def _of_jobs(answer: Callable[[JobState], Any]) -> Callable[[References], Any]:
     return lambda references: {job_id: answer(job) for job_id, job in references.state.jobs.items()}
 
 
+def _content(references: References) -> set[tuple[Any, ...]]:
+    """Every handle in which a live or pinned checkpoint lies."""
+    seqs, to_seq = references.kept_seqs(), references.to_seq
+    return {
+        (h.job_id, h.savepoint, h.file_id, h.offset_bytes, h.from_seq, h.layer)
+        for handles in references.handles.values()
+        for h in handles
+        if contains(h.from_seq, to_seq(h), seqs.get((h.job_id, h.savepoint), []))
+    }
+
+
 _ANSWERS: Mapping[str, Callable[[References], Any]] = {
     "where jobs stand": _of_jobs(lambda job: (job.seq, job.epoch, job.begin, job.last_checkpoint_id, job.last_committed_id)),
+    "whose they are, and which names are taken": _of_jobs(lambda job: (job.claimed_by, job.savepoints, job.owner_names)),
+    "what is held, and owned": _of_jobs(lambda job: (job.holds, job.owners)),
     "which checkpoints are live": _of_jobs(lambda job: {n: (row.fact.attempt, row.fact.sha256) for n, row in job.live.items()}),
     "which attempts are open": _of_jobs(lambda job: job.open_attempts.keys()),
     "which handles are open": _of_jobs(lambda job: job.open_handles),
+    "what is in which checkpoint": _content,
+    "which files there are": lambda references: references.present_paths(),
     "which files are unreferenced": lambda references: {row.file_id for row in references.unreferenced()},
     "which files are condemned": lambda references: {row.file_id for row in references.condemned()},
 }

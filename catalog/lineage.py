@@ -87,10 +87,14 @@ def _kept_rows(state: CatalogState, content: set[Ref]) -> set[Ref]:
         while (parent := row.parent) is not None and parent not in anchors:
             below, row = row, state.checkpoint(parent)
             query = query_of(row)
-            if parent.job_id != below.fact.job_id or query not in told:
+            if _leaves_its_job(below, parent) or query not in told:
                 rows.add(parent)
                 told.add(query)
     return rows
+
+
+def _leaves_its_job(row: CheckpointRow, parent: Ref) -> bool:
+    return parent.job_id != row.fact.job_id
 
 
 def _meetings(state: CatalogState, anchors: set[Ref]) -> set[Ref]:

@@ -1,10 +1,13 @@
-"""The orphan rule of scrub: what an object in storage is to the ledger (design, section 4). Pure."""
+"""The orphan rule of scrub: what an object in storage is to the ledger (design, section 4). Pure, but for what it asks of the past."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
+from holdfast.catalog.ledger import History, Ledger
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Purpose, Status
 
@@ -20,23 +23,47 @@ class Verdict(StrEnum):
     INTERNAL = "internal"  # the marker and the ledger itself
 
 
+Past = Callable[[AttemptToken], f.AttemptOpened | None]
+"""The opening of an attempt that has ended and that the state may have forgotten (design, section 4b); None: it was never told of."""
+
+
+def nothing_forgotten(_: AttemptToken) -> None:
+    """Of a ledger that was never folded, by a process that remembers all of it."""
+
+
+def past_of(ledger: Ledger, history: History) -> Past:
+    """What the ledger at its held snapshot and its history say together of attempts that have ended; read at the first question.
+
+    The history is believed up to the ledger's own fold and no further: beside a ledger that was restored from a backup it would know the
+    newer state's tokens, and call that state's files orphans. It must have been refreshed after the ledger's snapshot was taken.
+    """
+
+    @cache
+    def ended() -> dict[AttemptToken, f.AttemptOpened]:
+        found = {opened.attempt: opened for opened, _ in history.ended_attempts(ledger.folded_to)}
+        facts = ledger.scan(["attempt_opened", "attempt_ended"])
+        opened = {fact.attempt: fact for fact in facts if isinstance(fact, f.AttemptOpened)}
+        return found | {fact.attempt: opened[fact.attempt] for fact in facts if isinstance(fact, f.AttemptEnded)}
+
+    return lambda token: ended().get(token)
+
+
 @dataclass(slots=True)
 class OrphanRule:
-    """The rule of scrub over one snapshot of the ledger, read after the listing (I3)."""
+    """The rule of scrub over one snapshot of the ledger, read after the listing (I3), and over what that snapshot has forgotten."""
 
     attempts: dict[AttemptToken, tuple[f.AttemptOpened, Status]]
-    attempt_of_checkpoint: dict[tuple[JobId, int], AttemptToken]
+    last_ids: dict[JobId, int]  # ids of checkpoints are given without a gap, each to one attempt
+    open_ids: set[tuple[JobId, int]]  # of attempts that are open
     present: set[str]  # paths of file rows that are not gone
+    past: Past = nothing_forgotten
 
     @classmethod
-    def over(cls, state: CatalogState, present: set[str]) -> "OrphanRule":
-        attempts, of_checkpoint = {}, {}
-        for job in state.jobs.values():
-            for token, attempt in job.attempts.items():
-                attempts[token] = (attempt.opened, attempt.status)
-                if attempt.opened.checkpoint_id is not None:
-                    of_checkpoint[job.job_id, int(attempt.opened.checkpoint_id)] = token
-        return cls(attempts, of_checkpoint, present)
+    def over(cls, state: CatalogState, present: set[str], past: Past = nothing_forgotten) -> "OrphanRule":
+        attempts = {token: (attempt.opened, attempt.status) for job in state.jobs.values() for token, attempt in job.attempts.items()}
+        opened = [attempt.opened for job in state.jobs.values() for attempt in job.open_attempts.values()]
+        open_ids = {(each.job_id, int(each.checkpoint_id)) for each in opened if each.checkpoint_id is not None}
+        return cls(attempts, {job.job_id: job.last_checkpoint_id for job in state.jobs.values()}, open_ids, present, past)
 
     def judge(self, path: str) -> Verdict:
         """The verdict on one object or directory by its path."""
@@ -45,19 +72,36 @@ class OrphanRule:
             return Verdict.INTERNAL
         if isinstance(parsed, paths.ForeignPath):
             return Verdict.FOREIGN
-        if isinstance(parsed, paths.ChkPath):
-            token = self.attempt_of_checkpoint.get((parsed.job_id, int(parsed.checkpoint_id)))
-        else:
-            token = parsed.attempt
-        known = self.attempts.get(token) if token is not None else None
-        if known is None or known[0].job_id != parsed.job_id:
-            return Verdict.UNKNOWN_TOKEN
         if path in self.present:
             return Verdict.KNOWN
+        if isinstance(parsed, paths.ChkPath):
+            number = int(parsed.checkpoint_id)
+            if not 1 <= number <= self.last_ids.get(parsed.job_id, 0):
+                return Verdict.UNKNOWN_TOKEN
+            return Verdict.IN_FLIGHT if (parsed.job_id, number) in self.open_ids else Verdict.ORPHAN
+        known = self.attempt(parsed.attempt)
+        if known is None or known[0].job_id != parsed.job_id:
+            return Verdict.UNKNOWN_TOKEN
         opened, status = known
-        if isinstance(parsed, paths.AttemptPath) and (parsed.checkpoint_id, parsed.name) != _place_of(opened):
+        if (parsed.checkpoint_id, parsed.name) != _place_of(opened):
             return Verdict.FOREIGN  # somebody copied or renamed what the attempt had written
         return Verdict.IN_FLIGHT if status is Status.OPEN else Verdict.ORPHAN
+
+    def judge_manifest(self, path: paths.ChkPath, token: AttemptToken) -> Verdict:
+        """The verdict on the manifest of an ended attempt, by the token in it: `chk-<n>` has none."""
+        known = self.attempt(token)
+        if known is None:
+            return Verdict.UNKNOWN_TOKEN
+        own = (known[0].job_id, known[0].checkpoint_id) == (path.job_id, path.checkpoint_id)
+        return Verdict.ORPHAN if own else Verdict.FOREIGN
+
+    def attempt(self, token: AttemptToken) -> tuple[f.AttemptOpened, Status] | None:
+        """How an attempt was opened and where it stands; one that is forgotten has ended."""
+        found = self.attempts.get(token)
+        if found is not None:
+            return found
+        opened = self.past(token)
+        return None if opened is None else (opened, Status.ABORTED)
 
 
 def _place_of(opened: f.AttemptOpened) -> tuple[CheckpointId | None, str | None]:

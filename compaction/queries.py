@@ -5,7 +5,7 @@ answers: so SQL is asked at one version, of which every entry and every data fil
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -13,7 +13,7 @@ from typing import Protocol
 import duckdb
 
 from holdfast.catalog.errors import DamagedLedgerError, RefusedError, RetryError
-from holdfast.catalog.ledger import Ledger
+from holdfast.catalog.ledger import Ledger, SnapshotLostError
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_verify import LedgerFile, check_files
 from holdfast.catalog.references import References
@@ -170,7 +170,8 @@ class FoldedQueries:
     ledger: Ledger
 
     def _references(self) -> References:
-        self.ledger.refresh()
+        with suppress(SnapshotLostError):  # the snapshot has moved all the same
+            self.ledger.refresh()
         return References.of(self.ledger.scan())
 
     @property

@@ -16,7 +16,7 @@ from holdfast.catalog.manifest import attempt_in
 from holdfast.catalog.storage import Storage, StoredObject
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken
-from holdfast.compaction.orphans import OrphanRule, Verdict
+from holdfast.compaction.orphans import OrphanRule, Past, Verdict, nothing_forgotten
 from holdfast.compaction.queries import Queries
 from holdfast.compaction.runs import MaintenanceRun
 
@@ -47,14 +47,15 @@ class ScrubReport:
     failed: tuple[str, ...]
 
 
-def survey(transactor: Transactor, storage: Storage, queries: Queries) -> ScrubPlan:
-    """What a scrub would do now. The order of the three readings is the safety of it: storage, attempts, paths.
+def survey(transactor: Transactor, storage: Storage, queries: Queries, past: Callable[[], Past] = lambda: nothing_forgotten) -> ScrubPlan:
+    """What a scrub would do now. The order of the readings is the safety of it: storage, attempts, paths, and then the past.
 
-    An attempt that is opened after the listing has nothing in it; one that ends between the last two readings counts as open.
+    An attempt that is opened after the listing has nothing in it; one that ends between the last two readings counts as open. `past`
+    gives what the ledger, read anew, and its history say of attempts that are forgotten.
     """
     objects, directories = list(storage.list("")), list(storage.empty_directories(""))
     rule, version = transactor.look(lambda state: (OrphanRule.over(state, set()), transactor.ledger.version))
-    rule.present = queries.present_paths(at_least=version)
+    rule.present, rule.past = queries.present_paths(at_least=version), past()
     return plan_scrub(objects, directories, rule, storage)
 
 
@@ -88,10 +89,7 @@ def _by_content(orphan: str, storage: Storage, rule: OrphanRule) -> Verdict:
         token = AttemptToken(attempt_in(storage.read(orphan), orphan))
     except (FileNotFoundError, DamagedFileError):
         return Verdict.ORPHAN  # gone meanwhile, or never whole: nobody's state
-    if token not in rule.attempts:
-        return Verdict.UNKNOWN_TOKEN
-    own = rule.attempt_of_checkpoint.get((parsed.job_id, int(parsed.checkpoint_id)))
-    return Verdict.ORPHAN if token == own else Verdict.FOREIGN
+    return rule.judge_manifest(parsed, token)
 
 
 def _directories_to_empty(found: Mapping[Verdict, Sequence[StoredObject]], empty: Sequence[str], rule: OrphanRule) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedLedgerError, FormatError
-from holdfast.catalog.ledger import delta_entry, delta_log
+from holdfast.catalog.ledger import delta_boundary, delta_entry, delta_log
 from holdfast.catalog.ledger.delta_entry import DamagedCommitError, LogCommit, TornCommitError
 from holdfast.catalog.ledger.port import LedgerConflictError, SnapshotLostError
 
@@ -128,6 +128,9 @@ class Committer:
         except DeltaError as error:
             if self._is_taken(version):
                 return False
+            if version < delta_boundary.newest(self.directory):
+                msg = f"the log of {self.directory} was cleaned above version {version} since it was seen"
+                raise SnapshotLostError(msg) from error
             if found := _OS_ERROR.search(str(error)):
                 raise OSError(int(found[1]), os.strerror(int(found[1])), str(self.log)) from error
             raise

@@ -16,6 +16,8 @@ from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLed
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError, delta_checkpoint, delta_entry, delta_log, delta_table
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
+from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
+from tests.catalog.fold_contract import FoldContract, HistoryContract, HistoryHarness
 from tests.catalog.ledger_contract import Harness, LedgerContract, dropped, gone, put
 from tests.support.faults import Crash, Faults, LostResponseError
 from tests.support.faulty_ledger import FaultyLedger
@@ -59,7 +61,7 @@ class FaultyHarness(MemoryHarness):
         return FaultyLedger(MemoryLedger(self.log), Faults())
 
 
-class TestMemoryLedger(LedgerContract):
+class TestMemoryLedger(LedgerContract, FoldContract):
     @pytest.fixture
     def harness(self) -> Harness:
         return MemoryHarness()
@@ -77,7 +79,7 @@ class TestMemoryLedger(LedgerContract):
         put(reopened, dropped(2), key="job/a")
 
 
-class TestFaultyLedgerWithoutFaults(LedgerContract):
+class TestFaultyLedgerWithoutFaults(LedgerContract, FoldContract):
     @pytest.fixture
     def harness(self) -> Harness:
         return FaultyHarness()
@@ -112,7 +114,21 @@ class TestFaultyLedger:
         assert [c.version for c in ledger.refresh()] == [1]
 
 
-class TestDeltaLedger(LedgerContract):
+class MemoryHistoryHarness:
+    def __init__(self) -> None:
+        self.told = MemoryTold()
+
+    def open(self) -> MemoryHistory:
+        return MemoryHistory(self.told)
+
+
+class TestMemoryHistory(HistoryContract):
+    @pytest.fixture
+    def harness(self) -> HistoryHarness:
+        return MemoryHistoryHarness()
+
+
+class TestDeltaLedger(LedgerContract):  # not yet FoldContract: the Delta table does not fold, and has no history
     @pytest.fixture
     def harness(self, tmp_path: Path) -> DeltaHarness:
         return DeltaHarness(tmp_path / "ledger")

@@ -200,9 +200,8 @@ OF_PEOPLE = [
 
 @pytest.mark.parametrize("status", Status)
 def test_only_names_that_an_attempt_itself_gives_are_its_own(status: Status) -> None:
-    rule = OrphanRule(
-        {OWNERS[purpose][0]: (opened(purpose), status) for purpose in OWNERS}, {(JOB_ID, 7): CHECKPOINT, (JOB_ID, 8): SAVEPOINT}, set()
-    )
+    open_ids = {(JOB_ID, 7), (JOB_ID, 8)} if status is Status.OPEN else set()
+    rule = OrphanRule({OWNERS[purpose][0]: (opened(purpose), status) for purpose in OWNERS}, {JOB_ID: 8}, open_ids, set())
     own = Verdict.IN_FLIGHT if status is Status.OPEN else Verdict.ORPHAN
     for verdict, found in ((own, OWN), (Verdict.FOREIGN, OF_PEOPLE)):
         assert {path: rule.judge(f"jobs/{JOB_ID}/{path}") for path in found} == dict.fromkeys(found, verdict)

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 
 from holdfast.compaction import vacuum
 from tests.support import model_steps
+from tests.support.fold_mutants import OF_STEPS
 from tests.support.model_world import Violation, World
 from tests.support.mutants import MUTANTS, replaced
 
 STEPS = 100
 CHUNK = 500  # histories that one worker takes at a time
+RULES = {**MUTANTS, **OF_STEPS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,9 @@ class Found:
     story: tuple[str, ...]
 
 
-def history(seed: int, steps: int = STEPS, *, rest: bool = True) -> World:
-    """The end of one history, cleaned up unless it shall not rest. Raises Violation."""
-    world = World(seed)
+def history(seed: int, steps: int = STEPS, *, rest: bool = True, folds: bool | None = None) -> World:
+    """The end of one history, cleaned up unless it shall not rest. Odd ones fold, unless it is said. Raises Violation."""
+    world = World(seed, folds=folds)
     try:
         for _ in range(steps):
             model_steps.step(world)
@@ -46,11 +48,13 @@ def history(seed: int, steps: int = STEPS, *, rest: bool = True) -> World:
 
 
 def explore(histories: int, *, first_seed: int = 0, steps: int = STEPS, mutant: str | None = None) -> Found | None:
-    """The first violation in as many histories, if there is one."""
-    with MUTANTS[mutant].without() if mutant else nullcontext(), replaced(vacuum, "BATCH_FILES", 2):  # more calls to run between
+    """The first violation in as many histories, if there is one. Without a step of folding all of them fold; without another rule none
+    does, for a folder that meets what is wrong only refuses to fold."""
+    folds = None if mutant is None else mutant in OF_STEPS
+    with RULES[mutant].without() if mutant else nullcontext(), replaced(vacuum, "BATCH_FILES", 2):  # more calls to run between
         for seed in range(first_seed, first_seed + histories):
             try:
-                history(seed, steps)
+                history(seed, steps, folds=folds)
             except Violation as violation:
                 return Found(seed, str(violation), violation.story)  # type: ignore[attr-defined]
             except Exception as error:
@@ -86,11 +90,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--mutants", action="store_true")
-    parser.add_argument("--mutant", choices=sorted(MUTANTS))
+    parser.add_argument("--mutant", choices=sorted(RULES))
     args = parser.parse_args()
     if args.mutants:
         missed = 0
-        for name, mutant in MUTANTS.items():
+        for name, mutant in RULES.items():
             found = explore(args.histories, first_seed=args.first_seed, steps=args.steps, mutant=name)
             missed += found is None
             print(

@@ -11,7 +11,7 @@ from tests.support.faults import Faults
 
 class FaultyLedger:
     """Passes every call through `faults`, as verb and what: refresh, append <operation id>, make_durable,
-    scan, has_operation <operation id>, facts <version>."""
+    scan, has_operation <operation id>, facts <version>, rows, commits <above>, fold <operation id>."""
 
     def __init__(self, inner: Ledger, faults: Faults) -> None:
         self.inner = inner
@@ -59,18 +59,19 @@ class FaultyLedger:
     def has_operation(self, operation_id: str) -> bool:
         return self.faults.run("has_operation", operation_id, lambda: self.inner.has_operation(operation_id))
 
-    @property
-    def folded_to(self) -> int:
-        return self.inner.folded_to
-
     def rows(self) -> Sequence[Row]:
         return self.faults.run("rows", "", self.inner.rows)
 
+    @property
+    def folded_to(self) -> int:
+        self.faults.require_alive()
+        return self.inner.folded_to
+
     def commits(self, above: int) -> Sequence[ToldCommit]:
-        return self.faults.run("commits", "", lambda: self.inner.commits(above))
+        return self.faults.run("commits", str(above), lambda: self.inner.commits(above))
 
     def operation_at(self, version: int) -> str | None:
-        return self.faults.run("operation_at", "", lambda: self.inner.operation_at(version))
+        return self.faults.run("operation_at", str(version), lambda: self.inner.operation_at(version))
 
     def fold(self, kept: Sequence[Row], operation: Operation) -> bool:
         return self.faults.run("fold", operation.operation_id, lambda: self.inner.fold(kept, operation))

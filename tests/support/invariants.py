@@ -1,4 +1,4 @@
-"""The invariants I1 to I8 of the design, section 5, each a function over what a ledger says and what storage holds.
+"""The invariants I1 to I9 of the design, section 5, each a function over what a ledger says and what storage holds.
 
 `assert_catalog_sound(x)` takes anything that gives `Evidence`: a `World` of the in-memory tests (its `evidence()`), or a real
 `holdfast.facade.Catalog`. What a world alone can tell (calls to storage with the version of the ledger at their time, what was
@@ -29,6 +29,7 @@ from holdfast.catalog.storage import Storage
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, JobId, Role, Status
 from holdfast.compaction.garbage import find_garbage
 from holdfast.compaction.orphans import OrphanRule, Verdict
+from tests.support.bisimulation import require_same
 
 Versions = Sequence[Sequence[f.Fact]]
 Content = frozenset[tuple[Any, ...]]
@@ -55,12 +56,13 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """`versions` has the facts of each ledger version, oldest first; item n is version n."""
+    """`versions` has the facts that each ledger version said, oldest first; item n is version n. `now` is what a folded one says together."""
 
     versions: Versions
     storage: Storage
     calls: Sequence[StorageCall] = ()
     acknowledged: Sequence[Acknowledgement] = ()
+    now: Sequence[f.Fact] | None = None  # None: it was never folded
     owned: Mapping[str, bytes] = field(default_factory=dict)  # by path: what an owner was told it has, and did not begin to release
 
 
@@ -96,6 +98,7 @@ def assert_sound_now(source: Any) -> None:
         i6_gone_was_deleted,
         i7_acknowledged_is_there,
         i8_manifests_agree,
+        i9_folds_change_nothing,
     ):
         check(evidence, references)
 
@@ -309,6 +312,13 @@ def i8_content_never_changes(version: int, references: References, contents: dic
             )
             was = contents.setdefault((job_id, number), now)
             assert now == was, f"I8: at version {version} the content of checkpoint {number} of {job_id} changed"
+
+
+def i9_folds_change_nothing(evidence: Evidence, _: References) -> None:
+    """I9: what a folded ledger says of what is live, open and garbage is what all facts together say."""
+    if evidence.now is not None:
+        every = [fact for facts in evidence.versions for fact in facts]
+        require_same(every, evidence.now, source=None, paths_found=(stored.path for stored in evidence.storage.list("")))
 
 
 # ---- what they look at ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from holdfast.catalog.errors import RefusedError
+from holdfast.catalog.lineage import forget
 from tests.support.machine_parts import JOBS, PICK, Parts
 from tests.support.world import late_upload, opened_attempts
 
@@ -92,6 +93,17 @@ class Others(Parts):
         self.released |= {*logs.files}
 
     # ---- maintenance ------------------------------------------------------------------------------------------------
+
+    @rule(cleans=st.booleans())
+    def fold(self, cleans: bool) -> None:
+        """The ledger, which forgets what is neither live nor open; with `cleans`, so do those who have missed it, for they read it anew."""
+        assert self.operator.fold(cleans=cleans)
+
+    @rule(pick=PICK)
+    def forget(self, pick: int) -> None:
+        """A process forgets what a fold would leave out, whatever it is doing."""
+        memories = [self.operator.transactor, *(seat.coordinator._transactor for seat in self.seats)]
+        forget(self._pick(memories, pick).known())
 
     @precondition(lambda self: len(self.plans) < 3)
     @rule()

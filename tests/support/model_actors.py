@@ -4,17 +4,15 @@ A coordinator has a memory (its Transactor's), which is stale as soon as another
 Modules are called by their names (`jobs.start`, not `start`), so that a mutant can take a rule's place (`mutants.py`).
 """
 
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from holdfast.catalog import paths
-from holdfast.catalog.errors import AttemptEndedError, FencedError, ForeignTokensError, HoldfastError, RefusedError, RetryError
+from holdfast.catalog.errors import AttemptEndedError, FencedError, HoldfastError, RefusedError, RetryError
 from holdfast.catalog.facts import AttemptOpened
 from holdfast.catalog.rules import checkpoints, decision, jobs, savepoints
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import AttemptToken, JobId, KeepAll, KeepLast, Scope, Status, StoredFile
-from holdfast.compaction import garbage, orphans, scrub, vacuum
 from tests.support import model_stores
 from tests.support.faults import Crash
 from tests.support.model_layers import Layered
@@ -26,6 +24,7 @@ RETENTIONS = (KeepLast(1), KeepLast(1), KeepLast(2), KeepLast(3), KeepAll())
 NOTHING = Promise({}, frozenset(), {}, frozenset())
 SIZE_BYTES = 150
 CLAIM = 0.15  # of a roll below 0.3, by which one job starts from the other's
+COPIES = 0.12  # starts with a copy of a savepoint, or of another job's checkpoint
 
 
 @dataclass(slots=True)
@@ -74,11 +73,18 @@ class Coordinator:
             return False
 
     def start(self) -> bool:
-        w, roll = self.w, self.w.random.random()
+        w, roll, copies = self.w, self.w.random.random(), self.w.random.random()
+        first = AttemptToken(w.environment.new_id())
+        following: list[AttemptOpened] = []
 
         def decide(state: CatalogState) -> decision.Decision:
-            job = state.job(self.job)
-            live = _line(state, self.job)
+            job, live = state.job(self.job), _line(state, self.job)
+            following.clear()
+            if copies < COPIES and (sources := _sources(state, self.job)):
+                before = job.begin if job.begin is not None and state.checkpoint(job.begin).live else None
+                started = jobs.start(state, self.job, before, first=first, source=sources[int(roll * 1000) % len(sources)])
+                following[:] = [fact for fact in started.facts if isinstance(fact, AttemptOpened)]
+                return decision.Decision(started.facts, started.keys, (started.result, before))
             begin = job.begin if roll < 0.6 else None if roll < 0.65 or not live else live[int(roll * 1000) % len(live)]
             others = _line(state, JOBS[0])
             if self.job == JOBS[1] and others and roll < 0.3:
@@ -90,6 +96,10 @@ class Coordinator:
 
         self.epoch, self.parent = self.transactor.run(decide)
         self.name = f"epoch {self.epoch} of {self.job[0]}"
+        for opened in following:
+            self.opened(opened)
+            self.attempts[-1].parent = NOTHING  # nothing of the source is carried
+            w.story.append(f"{self.name} copies {opened.parent_checkpoint_id} of {opened.parent_job_id[0]}")
         if self.parent is None or self.parent.job_id == self.job:
             w.story.append(f"{self.name} starts at {self.parent and self.parent.checkpoint_id}")
         else:
@@ -226,10 +236,15 @@ class Coordinator:
         token, files = attempt.opened.attempt, attempt.files
         is_forked = attempt.opened.parent_job_id not in (None, self.job)
         again = AttemptToken(self.w.environment.new_id()) if is_forked else None
-        with suppress(AttemptEndedError):  # somebody was faster
+        try:
             opened = self.transactor.run(lambda state: checkpoints.end_attempt(state, self.job, token, Status.ABORTED, None, files, again))
             if opened is not None:
                 self.opened(opened)
+                self.attempts[-1].parent = attempt.parent
+        except AttemptEndedError:
+            pass  # somebody was faster
+        except RefusedError as error:
+            raise Violation(f"I5: {self.name} was told that {token} is open: {error}") from error
         self.w.story.append(f"{self.name} {'expires' if expires else 'aborts'} {token}")
         return True
 
@@ -297,6 +312,12 @@ def _line(state: CatalogState, job_id: JobId) -> list[Ref]:
     return [Ref(job_id, n) for n, row in state.job(job_id).live.items() if not row.fact.is_savepoint]
 
 
+def _sources(state: CatalogState, job_id: JobId) -> list[Ref]:
+    """What a job can start with a copy of."""
+    live = [(Ref(job, n), row) for job in JOBS for n, row in state.job(job).live.items()]
+    return [ref for ref, row in live if row.fact.is_savepoint or ref.job_id != job_id]
+
+
 class Reader:
     """Pins a checkpoint, reads its files one by one, and lets go."""
 
@@ -337,55 +358,4 @@ class Reader:
         self.opened = self.transactor.run(lambda state: checkpoints.open_reading(state, ref, token))
         self.todo = list(self.w.record.committed[ref.job_id, int(ref.checkpoint_id)].files)
         self.w.story.append(f"reader {token} pins {ref.checkpoint_id} of {ref.job_id[0]}")
-        return True
-
-
-class Vacuum:
-    """Plans in one step, runs the plan in a later one; others run between its calls."""
-
-    def __init__(self, world: World) -> None:
-        self.w, self.busy, self.name = world, False, "vacuum"
-        self.plan: vacuum.VacuumPlan | None = None
-
-    def step(self) -> bool:
-        w = self.w
-        if self.plan is None:
-            self.plan = vacuum.plan_vacuum(garbage.find_garbage(w.references))
-            return bool(self.plan.unreferenced or self.plan.condemned)
-        if w.random.random() < 0.3 and not w.calm:
-            return True  # slow: the plan grows old
-        w.story.append(f"vacuum of {[file.path for file in (*self.plan.unreferenced, *self.plan.condemned)]}")
-        with suppress(RetryError):
-            vacuum.run_vacuum(self.plan, w.maintainer, w.storage, w.environment)
-        return False
-
-
-class Scrub:
-    """Lists, then reads the attempts, then the file rows, then deletes: four steps, with others between and within them."""
-
-    def __init__(self, world: World) -> None:
-        self.w, self.busy, self.name = world, False, "scrub"
-        self.listed: list | None = None
-        self.rule: orphans.OrphanRule | None = None
-        self.plan: scrub.ScrubPlan | None = None
-
-    def step(self) -> bool:
-        w = self.w
-        if self.listed is None:
-            self.listed = list(w.storage.list(""))
-        elif self.rule is None:
-            self.rule = orphans.OrphanRule.over(w.references.state, set())
-        elif self.plan is None:
-            self.rule.present = w.references.present_paths()
-            self.plan = scrub.plan_scrub(self.listed, (), self.rule)
-            return bool(self.plan.orphans or self.plan.unknown)
-        else:
-            w.story.append(f"scrub of {[orphan.path for orphan in self.plan.orphans]}")
-            try:
-                scrub.run_scrub(self.plan, w.maintainer, w.storage, w.environment)
-            except ForeignTokensError as error:
-                raise Violation(f"I4: {error}") from error
-            except RetryError:
-                pass
-            return False
         return True

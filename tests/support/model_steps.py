@@ -1,13 +1,15 @@
 """A history of the model: what happens next, the operators who interfere, and the end at which everything is cleaned up."""
 
+from holdfast.catalog import lineage
 from holdfast.catalog.errors import HoldfastError
-from holdfast.catalog.rules import checkpoints
+from holdfast.catalog.rules import checkpoints, jobs
 from holdfast.catalog.state import CatalogState, Ref
-from holdfast.catalog.types import Status
+from holdfast.catalog.types import OnEnd, Outcome, Status
 from tests.support import model_owners
 from tests.support.faults import Crash
-from tests.support.model_actors import Coordinator, Reader, Savepoint, Scrub, Vacuum
+from tests.support.model_actors import Coordinator, Reader, Savepoint
 from tests.support.model_owners import Owner
+from tests.support.model_upkeep import Folder, Scrub, Vacuum
 from tests.support.model_world import JOBS, World
 from tests.support.world import drop_or_dispose
 
@@ -56,10 +58,26 @@ def release(w: World) -> None:
         model_owners.release_owner(w, w.operator, job.job_id, owner.opened.name, owner.opened.attempt)
 
 
+def end_job(w: World) -> None:
+    """The program is done, for an operator: perhaps its checkpoints go."""
+    job = w.random.choice(JOBS)
+    epoch, policy = remembered(w).job(job).epoch, OnEnd(drop=w.random.choice(({"finished"}, frozenset())))
+    w.operator.run(lambda state: jobs.end_job(state, job, epoch, Outcome.FINISHED, None, policy))
+    w.story.append(f"{job[0]} has ended{', and its checkpoints go' if policy.drop else ''}")
+
+
+def forget(w: World) -> None:
+    """A process forgets what a fold would leave out."""
+    actors = [actor for actor in w.actors if hasattr(actor, "transactor")]
+    memory = w.random.choice([w.operator, w.maintainer, *(actor.transactor for actor in actors)])
+    lineage.forget(memory.known())
+    w.story.append("a process forgets")
+
+
 def operate(w: World) -> None:
     """An operator does something, from a memory that may be old, and may be refused."""
     try:
-        w.random.choice((kill, kill, drop, drop, drop, hold, hold, release))(w)
+        w.random.choice((kill, kill, kill, drop, drop, drop, drop, hold, hold, hold, release, release, end_job))(w)
     except HoldfastError:
         pass
     except Crash:
@@ -83,12 +101,20 @@ def step(w: World) -> None:
         w.actors.append(Vacuum(w))
         w.run(w.actors[-1])
         return
+    if w.folds and w.unsynced and roll < 0.04:
+        folder = Folder(w)  # of what a power loss may take back
+        w.actors.append(folder)
+        while folder in w.actors and len(folder.todo) > 2:
+            w.run(folder)
+        return
     if roll < 0.09 or not w.actors:
-        w.actors.append(w.random.choice(STARTS)(w))
+        w.actors.append(w.random.choice((*STARTS, *(Folder,) * 4) if w.folds else STARTS)(w))
     elif roll < 0.16:
         operate(w)
     elif roll < 0.21:
         w.deliver()
+    elif w.folds and roll < 0.23:
+        forget(w)
     elif w.power_fails():
         w.lose_power()
     else:

@@ -10,11 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.ledger.memory import MemoryLog
+from holdfast.catalog.ledger.memory import NO_FOLD, MemoryLedger, MemoryLog
+from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from holdfast.catalog.references import References
 from holdfast.catalog.rules import jobs
+from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, Identity, JobId, Scope, Status
+from holdfast.compaction import orphans
+from tests.support import bisimulation
 from tests.support.faults import Crash
 from tests.support.model_layers import GROUPS, Layered, Sheets
 from tests.support.model_ports import ModelEnvironment, ModelLedger, ModelStorage
@@ -65,13 +69,17 @@ class Record:
 class World:
     """One history. `step` lets one process do one thing; every commit and every step is checked."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, folds: bool | None = None) -> None:
         self.random = random.Random(seed)
+        self.seed = seed
         self.stormy = seed % 5 == 0  # disks fail, cleanup goes on
+        self.folds = seed % 2 == 1 if folds is None else folds
         self.environment = ModelEnvironment()
         self.log, self.storage = MemoryLog(), ModelStorage(self)
-        self.references, self.record = References(), Record()
-        self.seen = 0  # version that both are folded to
+        self.told_facts = MemoryTold()  # the history
+        self.references, self.record = References(), Record()  # of every fact that there ever was
+        self.said = References(CatalogState(handles_of="*"))  # what the ledger says now
+        self.seen = 0  # version that these are folded to
         self.promises: dict[AttemptToken, Promise] = {}
         self.sheets = Sheets(self.random)
         self.read: dict[Checkpoint, Handles] = {}  # that gave what was promised
@@ -170,7 +178,9 @@ class World:
         self.actors.clear()
         self.log.lose_unsynced()
         self.references, self.record, self.seen, self.read = References(), Record(), 0, {}
+        self.said = References(CatalogState(handles_of="*"))
         self.observe()
+        self.check_history()
         self.operator, self.maintainer = self.transactor(), self.transactor()
         if lost := self.told - self.record.committed.keys():
             raise Violation(f"I7: checkpoints {sorted(lost)} were acknowledged and are gone")
@@ -184,9 +194,14 @@ class World:
         """Fold what has landed, and judge it."""
         while self.seen < self.log.version:
             self.seen += 1
-            facts = self.log.commits[self.seen].facts
-            self.references.apply(facts)
-            self._fold(facts)
+            commit = self.log.commits[self.seen]
+            self.references.apply(commit.facts)
+            self._fold(commit.facts)
+            if commit.folds == NO_FOLD:
+                self.said.apply(commit.facts)
+            else:
+                self.said = References.of(self._at(self.seen).scan(), handles_of="*")
+                self.check_same(self.seen, decides=self.seed % 8 == 1)
 
     def _fold(self, facts: Iterable[f.Fact]) -> None:
         record, moved, committed = self.record, False, None
@@ -230,6 +245,37 @@ class World:
             self.check_contents(committed.job_id)
         if moved:
             self.check_garbage()
+
+    def _at(self, version: int) -> MemoryLedger:
+        ledger = MemoryLedger(self.log)
+        ledger._version = version
+        return ledger
+
+    def check_same(self, version: int, *, decides: bool) -> None:
+        """I9: the folded ledger, its history for the tokens that it forgot, and all facts give the same answers and decisions."""
+        ledger = self._at(version)
+        every = [fact for commit in self.log.commits[: version + 1] for fact in commit.facts]
+        try:
+            bisimulation.require_same(
+                every,
+                ledger.scan(),
+                source=random.Random(self.seed + version) if decides else None,
+                paths_found=self.path_of.values(),
+                past=orphans.past_of(ledger, MemoryHistory(self.told_facts)),
+            )
+        except bisimulation.Difference as error:
+            raise Violation(str(error)) from error
+
+    def check_history(self) -> None:
+        """It has every commit of the ledger up to where it was told, once, and no other; and the ledger is folded no further."""
+        told_to, folded_to = self.told_facts.told_to, self._at(self.log.version).folded_to
+        if not folded_to <= told_to <= self.log.version:
+            raise Violation(f"I5: the history is told up to {told_to}, the ledger folded up to {folded_to} of {self.log.version}")
+        if self.log.cleaned_below > max(told_to, 0):
+            raise Violation(f"I5: the log is cleaned below {self.log.cleaned_below}, the history told up to {told_to}")
+        said = [(version, commit.rows) for version, commit in enumerate(self.log.commits[: told_to + 1]) if commit.rows]
+        if said != [(commit.version, commit.rows) for commit in self.told_facts.commits if commit.rows]:
+            raise Violation("I5: the history is not what the ledger said")
 
     def _commit(self, fact: f.CheckpointCommitted) -> None:
         record, key = self.record, (fact.job_id, int(fact.checkpoint_id))
@@ -298,6 +344,9 @@ class World:
     def check_end(self) -> None:
         """After cleanup: storage is exactly what is needed, and the folded state is the plain record."""
         self.check_files()
+        self.check_history()
+        if self._at(self.seen).folded_to != NO_FOLD:
+            self.check_same(self.seen, decides=False)
         if left := self.storage.objects.keys() - self.needed.keys():
             raise Violation(f"leak: {sorted(left)}")
         state, record = self.references.state, self.record

@@ -11,13 +11,14 @@ from types import FunctionType
 from typing import Any, Generic, TypeVar
 
 from holdfast.catalog.facts import KINDS
+from holdfast.catalog.ledger import ToldCommit
 from holdfast.catalog.ledger.memory import _Commit
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.state import Ref
 
 T = TypeVar("T")
 
-SHARED: tuple[type, ...] = (*KINDS.values(), _Commit, Manifest, bytes)
+SHARED: tuple[type, ...] = (*KINDS.values(), _Commit, ToldCommit, Manifest, bytes)
 FIXED = (*SHARED, str, int, float, Ref, type(None))
 MADE_ANEW = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock, threading.local: threading.local}
 

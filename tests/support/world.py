@@ -16,14 +16,17 @@ from typing import Any, BinaryIO, Literal
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
+from holdfast.catalog.folding import fold, require_equal
 from holdfast.catalog.ledger import Ledger
-from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
+from holdfast.catalog.ledger.memory import NO_FOLD, MemoryLedger, MemoryLog
+from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from holdfast.catalog.manifest import Manifest
 from holdfast.catalog.manifest_store import load_committed, place_of
 from holdfast.catalog.marker import create_marker
 from holdfast.catalog.references import References
 from holdfast.catalog.rules import checkpoints, decision, savepoints
 from holdfast.catalog.rules.commit_facts import CommitRequest
+from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import PassingStorage
 from holdfast.catalog.storage.memory import MemoryStorage
@@ -47,8 +50,9 @@ from holdfast.catalog.types import (
     StoredFile,
 )
 from holdfast.compaction.garbage import find_garbage
+from holdfast.compaction.orphans import Past, past_of
 from holdfast.compaction.queries import FoldedQueries
-from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub
+from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.facade import Catalog
 from holdfast.writers.attempt import OpenAttempt
@@ -244,6 +248,7 @@ class World:
     """What outlives every process."""
 
     log: MemoryLog = field(default_factory=MemoryLog)
+    told: MemoryTold = field(default_factory=MemoryTold)  # the history
     objects: MemoryStorage = field(default_factory=MemoryStorage)
     acknowledged: list[Acknowledgement] = field(default_factory=list)
     owned: dict[OwnedFile, bytes] = field(default_factory=dict)  # what an owner was told it has, and did not begin to release
@@ -261,9 +266,10 @@ class World:
         return Process(self, FakeEnvironment(f"process {self.processes}", self._ids), faults or Faults())
 
     def evidence(self) -> Evidence:
-        versions = [commit.facts for commit in self.log.commits]
+        ledger = MemoryLedger(self.log)
         return Evidence(
-            versions=versions,
+            versions=[commit.facts for commit in self.log.commits],
+            now=None if ledger.folded_to == NO_FOLD else ledger.scan(),
             storage=self.objects,
             calls=self.storage.calls,
             acknowledged=self.acknowledged,
@@ -271,7 +277,7 @@ class World:
         )
 
     def references(self) -> References:
-        """Everything that the ledger says now."""
+        """Everything that the ledger ever said."""
         return References.of([fact for commit in self.log.commits for fact in commit.facts])
 
     def job(self, name: str = JOB) -> JobState:
@@ -499,7 +505,27 @@ class Process:
         return run_vacuum(self.plan_vacuum() if plan is None else plan, self.transactor, self.storage, self.environment)
 
     def plan_scrub(self) -> ScrubPlan:
-        return self.catalog.plan_scrub()
+        return survey(self.transactor, self.storage, self.catalog._queries, self.past)
+
+    def past(self) -> Past:
+        """What ledger and history say of attempts that a memory, or a fold, has forgotten."""
+        return past_of(self.handle(), MemoryHistory(self.world.told))
+
+    def fold(self, *, cleans: bool = True) -> bool:
+        """The steps of the design, section 4b; then the log is cleaned of what the history has. False: another fold came first."""
+        ledger, history = self.handle(), MemoryHistory(self.world.told)
+        operation = Operation(operation_id=self.environment.new_id(), at=self.environment.now(), by=self.environment.actor)
+        rows = ledger.rows()
+        kept = fold(rows, operation)
+        require_equal(rows, kept)
+        ledger.make_durable()
+        if ledger.version > history.told_to:
+            history.tell(ledger.commits(history.told_to), ledger.version)
+        landed = ledger.fold(kept, operation)
+        if landed and cleans:
+            history.refresh()
+            self.world.log.clean(history.told_to)
+        return landed
 
     def scrub(self, plan: ScrubPlan | None = None) -> ScrubReport:
         return run_scrub(self.plan_scrub() if plan is None else plan, self.transactor, self.storage, self.environment)

@@ -1,0 +1,243 @@
+"""What every ledger adapter promises of folding, and what every history does (`ledger_contract.py` has the rest). Subclass both and give
+them a `harness`: for a history, one that opens handles on it."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Protocol
+
+import pytest
+
+from holdfast.catalog import facts as f
+from holdfast.catalog.ledger import History, Ledger, LedgerConflictError, Row, SnapshotLostError, ToldCommit
+from holdfast.catalog.schema import Operation
+from holdfast.catalog.types import Purpose, Status
+from tests.catalog.ledger_contract import AT, EXAMPLES, Harness, dropped, gone, operation, put, run_ended
+
+FOLDED = Operation(operation_id="fold", at=AT + timedelta(hours=1), by="folder@host holdfast/test")
+
+
+def folded(seq: int = 1) -> f.Folded:
+    return f.Folded(
+        job_id="a-00000001", seq=seq, epoch=1, parent_job_id=None, parent_checkpoint_id=None, claimed_by=None, checkpoint_id=seq,
+        last_committed_id=seq,
+    )  # fmt: skip
+
+
+def written(ledger: Ledger, *seqs: int) -> Ledger:
+    """Drops of a job, a commit each, by operations that are named by their number."""
+    for seq in seqs:
+        put(ledger, dropped(seq), gone(f"file {seq}"), key="job/a", operation_id=f"op {seq}")
+        ledger.refresh()
+    return ledger
+
+
+def facts_of(rows: Sequence[Row]) -> list[f.Fact]:
+    return [row.fact for row in rows]
+
+
+class FoldContract:
+    @pytest.fixture
+    def harness(self) -> Harness:
+        raise NotImplementedError
+
+    def test_rows_have_the_operation_that_wrote_them(self, harness: Harness) -> None:
+        ledger = written(harness.open(), 1, 2)
+        assert list(ledger.rows()) == [Row(fact, operation(f"op {n}")) for n in (1, 2) for fact in (dropped(n), gone(f"file {n}"))]
+        assert facts_of(ledger.rows()) == list(ledger.scan())
+
+    def test_a_fold_puts_its_rows_in_the_place_of_all_others(self, harness: Harness) -> None:
+        ledger = written(harness.open(), 1, 2, 3)
+        kept = [ledger.rows()[4], Row(folded(3), FOLDED)]
+        assert ledger.fold(kept, FOLDED)
+        for reader in (harness.open(), ledger):
+            reader.refresh()
+            assert reader.version == 4
+            assert list(reader.rows()) == kept
+            assert list(reader.scan()) == [dropped(3), folded(3)]
+            assert list(reader.scan(["folded"], "a-00000001")) == [folded(3)]
+
+    def test_a_fold_moves_no_snapshot_and_refresh_does_not_report_it(self, harness: Harness) -> None:
+        ledger, reader = written(harness.open(), 1, 2), harness.open()
+        before = list(reader.rows())
+        ledger.fold([], FOLDED)
+        assert (ledger.version, reader.version) == (2, 2)
+        assert list(reader.rows()) == before
+        written(ledger, 3)
+        assert [commit.version for commit in reader.refresh()] == [4]
+        assert list(reader.scan()) == [dropped(3), gone("file 3")]
+
+    def test_what_is_appended_since_the_snapshot_stays(self, harness: Harness) -> None:
+        folder, writer = written(harness.open(), 1, 2), harness.open()
+        put(writer, dropped(3), key="job/a")
+        put(writer, gone("late"))
+        assert folder.fold([Row(folded(2), FOLDED)], FOLDED)
+        folder.refresh()
+        assert list(folder.scan()) == [folded(2), dropped(3), gone("late")]
+        assert folder.folded_to == 2
+
+    def test_of_two_folds_of_one_snapshot_the_second_changes_nothing(self, harness: Harness) -> None:
+        first, second = written(harness.open(), 1, 2), harness.open()
+        assert first.fold([Row(folded(2), FOLDED)], FOLDED)
+        assert not second.fold([Row(folded(99), FOLDED)], FOLDED)
+        second.refresh()
+        assert (second.version, list(second.scan())) == (3, [folded(2)])
+
+    def test_a_fold_from_before_a_compaction_changes_nothing(self, harness: Harness) -> None:
+        folder = written(harness.open(), 1, 2)
+        harness.compact()
+        assert not folder.fold([], FOLDED)
+        folder.refresh()
+        assert facts_of(folder.rows()) == [dropped(1), gone("file 1"), dropped(2), gone("file 2")]
+
+    def test_a_fold_of_a_fold_stands_for_both(self, harness: Harness) -> None:
+        ledger = written(harness.open(), 1, 2)
+        ledger.fold([Row(folded(2), FOLDED)], FOLDED)
+        ledger.refresh()
+        written(ledger, 3)
+        assert ledger.fold([Row(folded(3), FOLDED)], FOLDED)
+        ledger.refresh()
+        assert (list(ledger.scan()), ledger.folded_to) == ([folded(3)], 4)
+
+    def test_folded_to_is_what_the_newest_fold_of_the_snapshot_read(self, harness: Harness) -> None:
+        """Not the version that the fold made; and a handle that stands below it knows of none."""
+        ledger = harness.open()
+        assert ledger.folded_to == -1
+        stale = written(ledger, 1, 2) and harness.open()
+        put(harness.open(), dropped(3), key="job/a")
+        ledger.fold([], FOLDED)
+        ledger.refresh()
+        assert (ledger.version, ledger.folded_to, stale.folded_to) == (4, 2, -1)
+
+    def test_an_append_from_before_a_fold_lands_beside_it(self, harness: Harness) -> None:
+        stale, folder = harness.open(), written(harness.open(), 1, 2)
+        folder.fold([Row(folded(2), FOLDED)], FOLDED)
+        put(stale, dropped(1, "b"), key="job/b")
+        stale.refresh()
+        assert list(stale.scan()) == [folded(2), dropped(1, "b")]
+
+    def test_a_key_from_before_a_fold_still_conflicts(self, harness: Harness) -> None:
+        stale, folder = harness.open(), written(harness.open(), 1, 2)
+        folder.fold([Row(folded(2), FOLDED)], FOLDED)
+        with pytest.raises(LedgerConflictError):
+            put(stale, dropped(1), key="job/a")
+
+    def test_an_operation_is_known_by_the_rows_that_a_fold_kept(self, harness: Harness) -> None:
+        ledger = written(harness.open(), 1, 2)
+        ledger.fold([ledger.rows()[2]], FOLDED)
+        ledger.refresh()
+        assert (ledger.has_operation("op 1"), ledger.has_operation("op 2")) == (False, True)
+
+    def test_commits_are_told_with_their_rows_and_without_folds(self, harness: Harness) -> None:
+        ledger = written(harness.open(), 1, 2)
+        ledger.fold([Row(folded(2), FOLDED)], FOLDED)
+        ledger.refresh()
+        written(ledger, 3)
+        told = [
+            ToldCommit(v, (Row(dropped(n), operation(f"op {n}")), Row(gone(f"file {n}"), operation(f"op {n}"))))
+            for v, n in ((1, 1), (2, 2), (4, 3))
+        ]
+        assert list(ledger.commits(-1)) == list(ledger.commits(0)) == told
+        assert list(ledger.commits(2)) == list(ledger.commits(3)) == told[2:]
+        assert list(ledger.commits(4)) == []
+
+    def test_commits_end_at_the_held_snapshot(self, harness: Harness) -> None:
+        stale = written(harness.open(), 1) and harness.open()
+        written(harness.open(), 2)
+        assert [commit.version for commit in stale.commits(-1)] == [1]
+
+    def test_commits_that_the_log_no_longer_has_are_not_told(self, harness: Harness) -> None:
+        ledger = written(harness.open(), 1, 2, 3)
+        harness.clean()
+        with pytest.raises(SnapshotLostError):
+            ledger.commits(0)
+        assert list(ledger.commits(3)) == []
+
+    def test_a_handle_from_below_a_cleaned_log_reads_the_fold(self, harness: Harness) -> None:
+        stale, folder = harness.open(), written(harness.open(), 1, 2)
+        folder.fold([Row(folded(2), FOLDED)], FOLDED)
+        harness.clean()
+        with pytest.raises(SnapshotLostError):
+            stale.refresh()
+        assert list(stale.scan()) == [folded(2)]
+        assert stale.folded_to == 2
+
+    def test_every_kind_of_fact_comes_back_from_a_fold_as_it_was(self, harness: Harness) -> None:
+        ledger = harness.open()
+        ledger.append(EXAMPLES, keys={}, operation=operation())
+        ledger.refresh()
+        rows = list(ledger.rows())
+        assert ledger.fold(rows, FOLDED)
+        ledger.refresh()
+        assert list(ledger.rows()) == rows
+
+
+# ---- the history -----------------------------------------------------------------------------------------------------
+
+
+class HistoryHarness(Protocol):
+    def open(self) -> History:
+        """A new handle at the newest version of one history, which is empty at first."""
+
+
+def opened(attempt: str) -> f.AttemptOpened:
+    return f.AttemptOpened(
+        job_id="a-00000001", seq=1, attempt=attempt, checkpoint_id=1, purpose=Purpose.CHECKPOINT, epoch=1, parent_job_id=None,
+        parent_checkpoint_id=None,
+    )  # fmt: skip
+
+
+def ended(attempt: str, status: Status = Status.KILLED) -> f.AttemptEnded:
+    return f.AttemptEnded(job_id="a-00000001", seq=2, attempt=attempt, status=status, reason=None)
+
+
+def told(version: int, *facts: f.Fact) -> ToldCommit:
+    return ToldCommit(version, tuple(Row(fact, operation(f"op {version}")) for fact in facts))
+
+
+class HistoryContract:
+    @pytest.fixture
+    def harness(self) -> HistoryHarness:
+        raise NotImplementedError
+
+    def test_a_new_history_was_told_nothing(self, harness: HistoryHarness) -> None:
+        history = harness.open()
+        assert history.told_to == -1
+        assert not history.has_operation("op 1")
+        assert list(history.ended_attempts(99)) == []
+
+    def test_what_is_told_is_seen_by_whoever_opens_or_refreshes(self, harness: HistoryHarness) -> None:
+        """Its own telling included: a handle stands where it was."""
+        teller, other = harness.open(), harness.open()
+        teller.tell([told(1, dropped(1))], upto=3)
+        assert (teller.told_to, other.told_to, harness.open().told_to) == (-1, -1, 3)
+        for history in (teller, other):
+            history.refresh()
+            assert (history.told_to, history.has_operation("op 1"), history.has_operation("op 3")) == (3, True, False)
+
+    def test_of_two_tellings_from_one_version_the_second_conflicts(self, harness: HistoryHarness) -> None:
+        first, second = harness.open(), harness.open()
+        first.tell([told(1, opened("a")), told(2, ended("a"))], upto=2)
+        with pytest.raises(LedgerConflictError):
+            second.tell([told(1, opened("a")), told(2, ended("a")), told(3, run_ended())], upto=3)
+        second.refresh()
+        assert (second.told_to, second.has_operation("op 3")) == (2, False)
+        assert list(second.ended_attempts(9)) == [(opened("a"), Status.KILLED)]
+        second.tell([told(3, run_ended())], upto=3)
+
+    def test_a_telling_without_commits_moves_on(self, harness: HistoryHarness) -> None:
+        """Of versions that changed no data."""
+        history = harness.open()
+        history.tell([], upto=5)
+        history.refresh()
+        assert history.told_to == 5
+
+    def test_attempts_that_ended_are_those_told_up_to_a_version(self, harness: HistoryHarness) -> None:
+        """Whatever was told later: an attempt that ended above is not among them, nor one that is open."""
+        history = harness.open()
+        history.tell([told(1, opened("a"), opened("b")), told(2, ended("a"))], upto=2)
+        history.refresh()
+        history.tell([told(4, ended("b", Status.RELEASED), opened("c"))], upto=4)
+        history.refresh()
+        found = {upto: dict(history.ended_attempts(upto)) for upto in (-1, 1, 2, 3, 4, 9)}
+        first, both = {opened("a"): Status.KILLED}, {opened("a"): Status.KILLED, opened("b"): Status.RELEASED}
+        assert found == {-1: {}, 1: {}, 2: first, 3: first, 4: both, 9: both}
