@@ -141,7 +141,7 @@ class Job:
         transactor = Transactor(DeltaLedger.create(directory, catalog_id=environment.new_id()), environment)
         job_id, token = paths.new_job_id("flights", environment.new_id()), AttemptToken(environment.new_id())
         transactor.run(lambda state: jobs.register(state, job_id, "flights", 128))
-        transactor.keep_handles_of(job_id)
+        transactor.work_for(job_id)
         epoch: int = transactor.run(lambda state: jobs.start(state, job_id, None))
         transactor.run(lambda state: checkpoints.open_checkpoint(state, job_id, epoch, token, None))
         return cls(transactor, environment, job_id, token)

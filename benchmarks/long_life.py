@@ -19,6 +19,7 @@ from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
 from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.types import JobId
 from holdfast.compaction.fold import run_fold
 from holdfast.compaction.queries import SqlQueries
 from holdfast.compaction.upkeep import FOLD_EVERY, is_due
@@ -131,9 +132,7 @@ class Life:
         return seconds(self._open)
 
     def _open(self) -> None:
-        transactor = Transactor(DeltaLedger.open(self.directory / "ledger"), SystemEnvironment())
-        transactor.keep_handles_of(self.job.job_id)
-        transactor.known()
+        opened(str(self.directory / "ledger"), self.job.job_id)
 
     def ledger_files(self) -> list[str]:
         return [file.path for file in DeltaLedger.open(self.directory / "ledger").files()]
@@ -151,6 +150,6 @@ class Life:
 def opened(directory: str, job_id: str) -> Transactor:
     """A coordinator's view of the ledger, for a process of its own."""
     transactor = Transactor(DeltaLedger.open(directory), SystemEnvironment())
-    transactor.keep_handles_of(job_id)
-    transactor.known()
+    transactor.work_for(JobId(job_id))
+    transactor.known().job(JobId(job_id))
     return transactor

@@ -41,7 +41,7 @@ class Folded:
     """What a job's facts said of it together: written by a fold alone (`folding.py`), and replaced by the next one.
 
     The parent is what the job begins with; `checkpoint_id` the greatest id ever given to an attempt, `last_committed_id` the greatest
-    that was committed on the main line (0: none).
+    that was committed on the main line (0: none); `claims` the jobs that it has claimed, as a JSON list.
     """
 
     kind: ClassVar[str] = "folded"
@@ -53,6 +53,7 @@ class Folded:
     claimed_by: JobId | None
     checkpoint_id: int
     last_committed_id: int
+    claims: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

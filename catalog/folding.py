@@ -4,6 +4,7 @@ What is kept is kept as it is, with the operation that wrote it. One kind is new
 A handle carries its end itself. All else is history: the second table has every fact ever.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,10 +42,15 @@ def fold(rows: Sequence[Row], operation: Operation, *, staying: Collection[int] 
         fact = RULES[row.fact.kind](snapshot, row.fact)
         if fact is not None:
             kept.append(row if fact is row.fact else Row(fact, row.operation))
-    return kept + [Row(_folded(job), operation) for job in snapshot.past.state.jobs.values()]
+    claims: dict[JobId, list[JobId]] = {}
+    for job in snapshot.past.state.jobs.values():
+        if job.claimed_by is not None:
+            claims.setdefault(job.claimed_by, []).append(job.job_id)
+    jobs = snapshot.past.state.jobs.values()
+    return kept + [Row(_folded(job, claims.get(job.job_id)), operation) for job in jobs]
 
 
-def _folded(job: JobState) -> f.Folded:
+def _folded(job: JobState, claims: Sequence[JobId] | None) -> f.Folded:
     return f.Folded(
         job_id=job.job_id,
         seq=job.seq,
@@ -54,6 +60,7 @@ def _folded(job: JobState) -> f.Folded:
         claimed_by=job.claimed_by,
         checkpoint_id=job.last_checkpoint_id,
         last_committed_id=job.last_committed_id,
+        claims=None if claims is None else json.dumps(sorted(claims)),
     )
 
 

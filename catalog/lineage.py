@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.catalog import facts as f
 from holdfast.catalog.errors import FormatError
 from holdfast.catalog.state import Attempt, CatalogState, CheckpointRow, JobState, Ref
-from holdfast.catalog.types import QUERY_ID, CheckpointId, Purpose
+from holdfast.catalog.types import QUERY_ID, CheckpointId, JobId, Purpose
 
 # Whether an attempt that has ended is kept. A name is never given again; and an owner's end says that all its files are released.
 KEPT_WHEN_ENDED: Mapping[Purpose, bool] = {
@@ -43,7 +43,8 @@ class Lineage:
 
     @classmethod
     def of(cls, state: CatalogState) -> "Lineage":
-        content = state.pinned().union(Ref(job.job_id, n) for job in state.jobs.values() for n in job.live)
+        pinned = {ref for ref in state.pinned() if ref.job_id in state.jobs}
+        content = pinned.union(Ref(job.job_id, n) for job in state.jobs.values() for n in job.live)
         return cls(state, frozenset(content), frozenset(_kept_rows(state, content)), {})
 
     def kept(self, fact: f.CheckpointCommitted) -> f.CheckpointCommitted | None:
@@ -51,7 +52,7 @@ class Lineage:
         if Ref(fact.job_id, fact.checkpoint_id) not in self.rows:
             return None
         parent = CheckpointRow(fact).parent
-        if parent is None or parent in self.rows:
+        if parent is None or parent in self.rows or parent.job_id not in self.state.jobs:
             return fact
         ancestor = self._nearest(parent)
         if ancestor is None:
@@ -62,7 +63,7 @@ class Lineage:
         """The nearest kept row, from this one up. What is passed on the way is remembered: a line is walked once, however many ask."""
         found: Ref | None = ref
         way = []
-        while found is not None and found not in self.rows and found not in self.ancestors:
+        while found is not None and found not in self.rows and found not in self.ancestors and found.job_id in self.state.jobs:
             way.append(found)
             found = self.state.checkpoint(found).parent
         if found in self.ancestors:
@@ -77,14 +78,15 @@ def _kept_rows(state: CatalogState, content: set[Ref]) -> set[Ref]:
     Of the dropped ancestors of what is live, pinned or begun with: where a line leaves its job (a claim asks which job that was), where two
     lines meet, and of each streaming query the newest, which says how far it had come.
     """
-    anchors = content.union(job.begin for job in state.jobs.values() if job.begin is not None)
+    begun = (job.begin for job in state.jobs.values() if job.begin is not None)
+    anchors = content.union(ref for ref in begun if ref.job_id in state.jobs)
     anchors |= _meetings(state, anchors)
     rows = set(anchors)
     rows |= {Ref(job.job_id, n) for job in state.jobs.values() for n, row in job.checkpoints.items() if row.fact.is_savepoint}
     for ref in anchors:
         row = state.checkpoint(ref)
         told = {None, query_of(row)}
-        while (parent := row.parent) is not None and parent not in anchors:
+        while (parent := row.parent) is not None and parent not in anchors and parent.job_id in state.jobs:
             below, row = row, state.checkpoint(parent)
             query = query_of(row)
             if _leaves_its_job(below, parent) or query not in told:
@@ -103,7 +105,7 @@ def _meetings(state: CatalogState, anchors: set[Ref]) -> set[Ref]:
     meetings: set[Ref] = set()
     for ref in anchors:
         parent = state.checkpoint(ref).parent
-        while parent is not None and parent not in anchors:
+        while parent is not None and parent not in anchors and parent.job_id in state.jobs:
             if parent in passed:
                 meetings.add(parent)
                 break
@@ -123,14 +125,20 @@ def query_of(row: CheckpointRow) -> Any:
 def forget(state: CatalogState) -> None:
     """Prune a process's memory to what it would hold if the ledger had been folded at its version and read anew.
 
-    So a long-lived process is bounded by what is live, and reads nothing for it. The state has every job, and so has what is pruned.
+    So a long-lived process is bounded by what is live, and reads nothing for it. Of a state that has some jobs only, a line is followed
+    to where it comes to another, and what only others pin is forgotten: they read it when they need it.
     """
     lineage = Lineage.of(state)
     kept = {job_id: _remembered(job, lineage) for job_id, job in state.jobs.items()}
+    claims: dict[JobId, set[JobId]] = {}
+    for job in state.jobs.values():
+        if job.claimed_by is not None:
+            claims.setdefault(job.claimed_by, set()).add(job.job_id)
     for job_id, job in state.jobs.items():  # last: every line is looked at whole
         job.attempts = {token: attempt for token, attempt in job.attempts.items() if is_attempt_kept(attempt, job)}
         job.checkpoints = kept[job_id]
         job.live = {n: row for n, row in job.checkpoints.items() if row.live}
+        job.begun_from = {each for each in job.begun_from if each in claims.get(job_id, ()) or each not in state.jobs}
         job.folded_id = job.last_checkpoint_id
 
 

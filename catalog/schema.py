@@ -86,6 +86,7 @@ SCHEMA = pa.schema(
         pa.field("last_committed_id", pa.int64()),
         pa.field("ancestor_job_id", pa.string()),
         pa.field("ancestor_checkpoint_id", pa.int64()),
+        pa.field("claims", pa.string()),
     ]
 )
 

@@ -4,6 +4,7 @@ Only what lifecycle decisions read is kept: jobs, attempts, checkpoints, holds, 
 released. Other files and closed handles belong to the cleanup (`compaction/garbage.py`); a checkpoint's content is in its manifest.
 """
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +27,6 @@ LIFECYCLE_KINDS = (
     "unhold",
     "release",
 )
-HANDLE_KINDS = ("handle", "handle_end")
 ROW_KINDS = ("file",)  # read only of task-owned files, and where an owner is open
 _OF_MAINTENANCE = (f.RunEnded, f.Condemned, f.Gone)
 
@@ -106,6 +106,7 @@ class JobState:
     owner_names: dict[str, AttemptToken] = field(default_factory=dict)  # every name ever taken
     owners: dict[AttemptToken, OwnerState] = field(default_factory=dict)  # those that are open
     claimed_by: JobId | None = None  # whose retention owns this job's checkpoints, until a coordinator of its own starts
+    begun_from: set[JobId] = field(default_factory=set)  # other jobs that a start began with: none but these can it have claimed
     open_handles: dict[tuple[FileId, int], int] = field(default_factory=dict)  # chunk -> from_seq
     folded_id: int = 0  # up to this id of a checkpoint, what has ended or was dropped may be forgotten
 
@@ -126,6 +127,11 @@ class JobState:
         """The live checkpoints that a policy may drop, ascending: held ones and savepoints are not."""
         return [(n, row) for n, row in sorted(self.live.items()) if row.counts and not self.is_held(n)]
 
+    def keeps(self, checkpoint_id: CheckpointId) -> bool:
+        """Whether the checkpoint is live, held, or pinned by an attempt of this job: then its files stay. Other jobs may pin it too."""
+        ref = Ref(self.job_id, checkpoint_id)
+        return checkpoint_id in self.live or self.is_held(checkpoint_id) or any(a.parent == ref for a in self.open_attempts.values())
+
     def is_held(self, checkpoint_id: CheckpointId) -> bool:
         return any(held == checkpoint_id for held, _ in self.holds)
 
@@ -143,7 +149,10 @@ class JobState:
 
 @dataclass(slots=True)
 class CatalogState:
-    """Every job of a catalog. `handles_of` names the job whose open handles are kept (None: no handles; "*": of all)."""
+    """The jobs of a catalog: all of them where all facts were applied. `HeldJobs` has those that a process was asked for.
+
+    `handles_of` names the job whose open handles are kept (None: no handles; "*": of all).
+    """
 
     handles_of: str | None = None
     jobs: dict[JobId, JobState] = field(default_factory=dict)
@@ -168,9 +177,12 @@ class CatalogState:
         elif isinstance(fact, f.Started):
             job.epoch, job.claimed_by = fact.epoch, fact.claimed_by
             job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
+            if job.begin is not None and job.begin.job_id != job.job_id:
+                job.begun_from.add(job.begin.job_id)
         elif isinstance(fact, f.Folded):
             job.epoch, job.claimed_by = fact.epoch, fact.claimed_by
             job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
+            job.begun_from = {JobId(each) for each in json.loads(fact.claims)} if fact.claims is not None else set()
             job.last_checkpoint_id = job.folded_id = fact.checkpoint_id
             job.last_committed_id = fact.last_committed_id
         elif isinstance(fact, f.AttemptOpened | f.AttemptEnded):
@@ -180,24 +192,46 @@ class CatalogState:
         elif isinstance(fact, f.FileWritten | f.Released):
             _apply_to_owners(job, fact)
 
+    def find(self, job_id: JobId) -> JobState | None:
+        """The job of this id, if there is one."""
+        return self.jobs.get(job_id)
+
+    def find_named(self, name: str) -> JobState | None:
+        """The job of this name, if there is one."""
+        return self.jobs[self.names[name]] if name in self.names else None
+
+    def every_name(self) -> Iterable[str]:
+        """The names of all jobs."""
+        return self.names
+
+    def whole(self) -> "CatalogState":
+        """The state of every job, at the same version: for cleanup, for reports, and for who asks what all of them pin."""
+        return self
+
     def job(self, job_id: JobId) -> JobState:
         """The job of this id. Raises NotFoundError."""
-        if job_id not in self.jobs:
+        job = self.find(job_id)
+        if job is None:
             msg = f"the ledger has no job {job_id}: look at the view jobs for the ones it has"
             raise NotFoundError(msg)
-        return self.jobs[job_id]
+        return job
 
     def job_named(self, name: str) -> JobState:
         """The job of this name. Raises NotFoundError, UsageError."""
-        if arguments.text(name, "the name of a job") not in self.names:
-            known = ", ".join(sorted(self.names)) or "none"
+        job = self.find_named(arguments.text(name, "the name of a job"))
+        if job is None:
+            known = ", ".join(sorted(self.every_name())) or "none"
             msg = f"the catalog has no job named {name!r} (it has: {known}); a job is registered by its first coordinate(...)"
             raise NotFoundError(msg)
-        return self.jobs[self.names[name]]
+        return job
 
     def claimed_by(self, job_id: JobId) -> list[JobState]:
-        """The jobs whose checkpoints this one's retention owns."""
-        return [job for job in self.jobs.values() if job.claimed_by == job_id]
+        """The jobs whose checkpoints this one's retention owns.
+
+        A claim is a start that begins with the other job's checkpoint, so that only those of `begun_from` are asked.
+        """
+        asked = (self.find(other) for other in sorted(self.job(job_id).begun_from))
+        return [job for job in asked if job is not None and job.claimed_by == job_id]
 
     def checkpoint(self, ref: Ref) -> CheckpointRow:
         """A committed checkpoint, live or dropped. Raises NotFoundError, or RefusedError for one that may have been forgotten."""

@@ -1,13 +1,15 @@
 """One transaction: decide against a snapshot, append through the handle of that snapshot, find it again, make it durable, then return.
 
-The coordinator validates from memory: the compare-and-swap says when memory is stale, and then only the newer commits are replayed.
+A process validates from memory: the compare-and-swap says when memory is stale, and then only the newer commits are replayed, of the
+jobs that it holds (`held_jobs`). Of another job's commit it reads the entry of the log, which names the job, and no data file.
 After any exception, conflicts included, the own operation id is looked for before anything is said (a lost response or a failing
 hook looks like a failure although the commit landed). Nothing is ever deleted here.
 """
 
 import errno
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast.catalog.environment import Environment
@@ -24,11 +26,12 @@ from holdfast.catalog.errors import (
 )
 from holdfast.catalog.facts import Fact, RunEnded
 from holdfast.catalog.forks import ProcessLock
-from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
+from holdfast.catalog.held_jobs import HeldJobs
+from holdfast.catalog.ledger import History, Ledger, LedgerConflictError, LoggedCommit, SnapshotLostError
 from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.schema import Operation
-from holdfast.catalog.state import HANDLE_KINDS, LIFECYCLE_KINDS, ROW_KINDS, CatalogState, in_order
-from holdfast.catalog.types import Scope
+from holdfast.catalog.state import CatalogState
+from holdfast.catalog.types import JobId
 
 MAX_RACES = 20
 READ_TRIES = 3
@@ -41,22 +44,41 @@ T = TypeVar("T")
 
 
 class Transactor:
-    """A process's memory of the catalog, and its way to change it. One lock spans refresh, validate and commit."""
+    """A process's memory of the catalog, and its way to change it. One lock spans refresh, validate and commit.
 
-    def __init__(self, ledger: Ledger, environment: Environment, *, handles_of: str | None = None) -> None:
+    With `works_for` it remembers that job, open handles included, and those that the job has claimed; without, the jobs that it was asked
+    for last. What else a reading or a decision asks for is read for it, and then forgotten.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        environment: Environment,
+        *,
+        works_for: JobId | None = None,
+        history: Callable[[], History] | None = None,
+    ) -> None:
         self._ledger = ledger
+        self._history = history  # opened where the ledger may have forgotten an operation
         self._environment = environment
-        self._handles_of = handles_of
+        self._works_for = works_for
         self._lock = ProcessLock()
-        self._loaded: CatalogState | None = None
+        self._loaded: HeldJobs | None = None
+        self._remembering = 0  # blocks within each other
         self._undurable: Exception | None = None
+        self._landed: int | None = None
+
+    @property
+    def landed(self) -> int | None:
+        """The version of the newest commit of one's own, if it was found in the log."""
+        return self._landed
 
     @property
     def ledger(self) -> Ledger:
         return self._ledger
 
     def known(self) -> CatalogState:
-        """The state as this process remembers it, read if it has none. The caller does not change it, and shares it with no thread."""
+        """The state as this process remembers it. The caller does not change it, and shares it with no thread."""
         with self._lock:
             return self._state
 
@@ -68,9 +90,26 @@ class Transactor:
 
     def look(self, reading: Callable[[CatalogState], T]) -> T:
         """What `reading` takes from the state at the newest version, while no other thread moves it."""
-        with self._lock:
+        with self.remembering():
             self._catch_up()
-            return reading(self._state)
+            return self._ask(reading)
+
+    def recall(self, reading: Callable[[CatalogState], T]) -> T:
+        """As `look`, from the state as this process remembers it."""
+        with self.remembering():
+            return self._ask(reading)
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """What is read of other jobs is remembered until the block ends; other threads wait for that."""
+        with self._lock:
+            self._remembering += 1
+            try:
+                yield
+            finally:
+                self._remembering -= 1
+                if self._loaded is not None and not self._remembering:
+                    self._loaded.forget()
 
     def settle(self) -> None:
         """Make everything durable that this process can have read so far, other writers' commits included.
@@ -83,10 +122,10 @@ class Transactor:
             self._catch_up()
             self._make_durable()
 
-    def keep_handles_of(self, job_id: str) -> None:
-        """From here the open handles of this job are kept as well: its coordinator's commits need them."""
+    def work_for(self, job_id: JobId) -> None:
+        """From here this job is remembered, its open handles as well, which its commits need; of others those alone that it has claimed."""
         with self._lock:
-            self._handles_of, self._loaded = job_id, None
+            self._works_for, self._loaded = job_id, None
 
     def run(self, decide: Callable[[CatalogState], Decision]) -> Any:
         """Commit what `decide` says, at most once, and return its result when the commit is durable.
@@ -99,7 +138,7 @@ class Transactor:
             ReadOnlyError: this process may not write to the ledger.
             StorageFullError: there is no room for the commit; nothing was committed.
         """
-        with self._lock:
+        with self.remembering():
             self._mend()
             fresh, began = self._loaded is None, self._environment.monotonic_s()
             for race in range(MAX_RACES):
@@ -109,12 +148,12 @@ class Transactor:
                     if race:  # in its own turn: no other process of this host comes between the reading and the commit
                         self._catch_up()
                     try:
-                        transaction = decide(self._state)
+                        transaction = self._ask(decide)
                     except HoldfastError:
                         if fresh or race:
                             raise
                         self._catch_up()
-                        transaction = decide(self._state)
+                        transaction = self._ask(decide)
                     # Nothing to commit: an earlier commit already says so. Sync it, because its writer may have died before doing so.
                     if not transaction.facts:
                         self._make_durable()
@@ -129,6 +168,14 @@ class Transactor:
     def append(self, facts: Sequence[Fact]) -> None:
         """Commit facts that belong to no lifecycle transaction: they conflict with nothing."""
         self.run(lambda _: Decision(facts, {}))
+
+    def _ask(self, reading: Callable[[CatalogState], T]) -> T:
+        """`reading` of the state; of the newest one, where what it asks for cannot be read at the held snapshot any more."""
+        try:
+            return reading(self._state)
+        except SnapshotLostError:
+            self._catch_up()
+            return reading(self._state)
 
     def _mend(self) -> None:
         """Before anything is committed on a log that a loss of power has torn; a fact says what was done and why."""
@@ -187,14 +234,15 @@ class Transactor:
         return False
 
     def _catch_up(self, operation_id: str | None = None, own: Decision | None = None) -> bool:
-        """Move to the newest version; whether the operation is among what is new. A reading that fails is tried again a few times.
+        """Move to the newest version; whether the operation is among what is new. Raises RetryError."""
+        return self._patiently(lambda: self._move(operation_id, own))
 
-        Raises RetryError when every try failed.
-        """
+    def _patiently(self, reading: Callable[[], T]) -> T:
+        """A reading of the ledger that fails is tried again a few times. Raises RetryError when every try failed."""
         for attempt in range(READ_TRIES):
             try:
-                return self._move(operation_id, own)
-            except HoldfastError:
+                return reading()
+            except (HoldfastError, SnapshotLostError):
                 raise
             except Exception as error:
                 if attempt == READ_TRIES - 1:
@@ -221,25 +269,35 @@ class Transactor:
             raise UnknownOutcomeError(msg) from self._undurable
 
     @property
-    def _state(self) -> CatalogState:
+    def _state(self) -> HeldJobs:
         if self._loaded is None:
             self._catch_up()
         assert self._loaded is not None
         return self._loaded
 
     def _move(self, operation_id: str | None, own: Decision | None) -> bool:
-        """By replaying what is newer, or by reading everything where there is no memory or no log."""
+        """By replaying what is newer, or by beginning again where there is no memory or no log."""
         try:
+            folded_to = self._ledger.folded_to
             commits = self._ledger.refresh()
             if self._loaded is not None:
-                return self._replay(commits, operation_id, own)
+                found = self._replay(commits, operation_id, own)
+                if self._ledger.folded_to != folded_to:
+                    self._loaded.prune()
+                return found
         except SnapshotLostError:
             self._loaded = None  # the log no longer has what is newer, the snapshot does
         except BaseException:
             self._loaded = None  # the handle may stand above what was replayed
             raise
-        self._reload()
-        return operation_id is not None and self._ledger.has_operation(operation_id)
+        self._loaded = HeldJobs(handles_of=self._works_for, ledger=self._ledger, ask=self._patiently)
+        return operation_id is not None and self._is_known(operation_id)
+
+    def _is_known(self, operation_id: str) -> bool:
+        """Whether an operation landed, as far as ledger and history tell: a fold leaves little of it in the ledger, or nothing."""
+        if self._ledger.has_operation(operation_id):
+            return True
+        return self._history is not None and self._history().has_operation(operation_id)
 
     def _replay(self, commits: Sequence[LoggedCommit], operation_id: str | None, own: Decision | None) -> bool:
         assert self._loaded is not None
@@ -247,20 +305,10 @@ class Transactor:
         for commit in commits:
             if own is not None and commit.operation_id == operation_id:
                 self._loaded.apply(own.facts)
-                found = True
-            elif commit.keys:  # facts without keys are of maintenance, which no lifecycle decision reads
+                self._landed, found = commit.version, True
+            elif self._loaded.concerns(commit.keys):  # facts without keys are of maintenance, which no lifecycle decision reads
                 self._loaded.apply(commit.facts())
         return found
-
-    def _reload(self) -> None:
-        facts = list(self._ledger.scan(LIFECYCLE_KINDS))
-        if self._handles_of is not None:
-            facts += self._ledger.scan(HANDLE_KINDS, None if self._handles_of == "*" else self._handles_of)
-        state = CatalogState(handles_of=self._handles_of)
-        state.apply(in_order(facts))
-        for job in [job for job in state.jobs.values() if job.owners]:
-            state.apply(self._ledger.scan(ROW_KINDS, job.job_id, Scope.TASKOWNED))
-        self._loaded = state  # last: half a state, at the newest version, would pass every compare-and-swap
 
 
 def _in_doubt(subject: str, operation_id: str, error: Exception) -> str:

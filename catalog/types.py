@@ -16,7 +16,8 @@ FileId = NewType("FileId", str)  # "<attempt token>-<call>-<index>"
 
 DEFAULT_OPERATOR = "main"
 QUERY_ID = "query_id"  # in the progress of a checkpoint: the streaming query of whose batches it tells
-INLINE_LIMIT_BYTES = 20_000
+INLINE_LIMIT_BYTES = 20_000  # of one state
+INLINE_OF_CHECKPOINT_BYTES = 1_000_000  # of all states together: each checkpoint's manifest has them again
 DEFAULT_MAX_PARALLELISM = 128
 MAX_PARALLELISM_LIMIT = 32_768
 

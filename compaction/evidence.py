@@ -50,8 +50,9 @@ def require_unneeded(plan: VacuumPlan, transactor: Transactor, storage: Storage)
 
 def _kept(state: CatalogState) -> list[CheckpointCommitted]:
     """The live and pinned checkpoints whose files are in the catalog."""
-    rows = [row for job in state.jobs.values() for row in job.live.values()]
-    rows += [state.checkpoint(ref) for ref in state.pinned()]
+    whole = state.whole()
+    rows = [row for job in whole.jobs.values() for row in job.live.values()]
+    rows += [whole.checkpoint(ref) for ref in whole.pinned()]
     unique: Iterable[CheckpointCommitted] = {row.fact.attempt: row.fact for row in rows if not row.is_outside}.values()
     return list(unique)
 

@@ -60,10 +60,11 @@ class OrphanRule:
 
     @classmethod
     def over(cls, state: CatalogState, present: set[str], past: Past = nothing_forgotten) -> "OrphanRule":
-        attempts = {token: (attempt.opened, attempt.status) for job in state.jobs.values() for token, attempt in job.attempts.items()}
-        opened = [attempt.opened for job in state.jobs.values() for attempt in job.open_attempts.values()]
+        jobs = state.whole().jobs.values()
+        attempts = {token: (attempt.opened, attempt.status) for job in jobs for token, attempt in job.attempts.items()}
+        opened = [attempt.opened for job in jobs for attempt in job.open_attempts.values()]
         open_ids = {(each.job_id, int(each.checkpoint_id)) for each in opened if each.checkpoint_id is not None}
-        return cls(attempts, {job.job_id: job.last_checkpoint_id for job in state.jobs.values()}, open_ids, present, past)
+        return cls(attempts, {job.job_id: job.last_checkpoint_id for job in jobs}, open_ids, present, past)
 
     def judge(self, path: str) -> Verdict:
         """The verdict on one object or directory by its path."""

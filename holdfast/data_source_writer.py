@@ -119,7 +119,7 @@ class _Write:
         return OpenAttempt(
             storage=self.storage,
             environment=SystemEnvironment(),
-            job=transactor.known().job(opened.job_id),
+            job=transactor.recall(lambda state: state.job(opened.job_id)),
             opened=opened,
             parent=parent,
             progress=None if parent is None else parent.progress,
@@ -164,7 +164,7 @@ class SourceWriter(DataSourceArrowWriter):
         """Raises CorruptionError if a partition is missing or not whole, NotDurableError, and what the commit of a checkpoint raises."""
         reports = self._whole(messages)
         transactor = self._write.transactor()
-        transactor.keep_handles_of(self._write.opened.job_id)  # by which the commit knows which intervals it ends
+        transactor.work_for(self._write.opened.job_id)  # by which the commit knows which intervals it ends
         attempt = self._write.attempt(transactor)
         context = attempt.context(self._write.state, self._write.key)
         attempt.take(self._write.written(context, acks_for(reports, context, upload_ms=0)), context)

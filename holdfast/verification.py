@@ -46,7 +46,7 @@ def _verify_ledger(queries: Queries) -> VerifyReport:
 
 
 def _verify_checkpoints(storage: Storage, transactor: Transactor, queries: Queries, progress: Progress | None) -> VerifyReport:
-    live = transactor.look(lambda state: [row.fact for job in state.jobs.values() for row in job.live.values()])
+    live = transactor.look(lambda state: [row.fact for job in state.whole().jobs.values() for row in job.live.values()])
     rows = rows_of_live(storage, live)
     report = run_verify(len(live), queries.live_files(), storage, progress, live_files=queries.live_files, rows=rows)
     for fact in live:

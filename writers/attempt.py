@@ -1,8 +1,10 @@
 """An open attempt at a checkpoint: what it has so far, whether it is still open, and in the end what to commit."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from holdfast.catalog import arguments
@@ -101,6 +103,22 @@ class OpenAttempt:
     def written_files(self) -> tuple[StoredFile, ...]:
         """As `acked_files`, with the manifest, if that was written: what an abort leaves to vacuum."""
         return self.acked_files if self._manifest_file is None else (*self.acked_files, self._manifest_file)
+
+    @property
+    def inline_bytes(self) -> int:
+        """How many bytes the states have inline that were written so far, and those of the parent that were not written or removed."""
+        written = (chunk for state in self._written.values() if state is not None for chunk in state.content)
+        replaced = self._written.keys() | self._removed | self._unfinished
+        carried = sum(size for key, size in self._inline_of_parent.items() if key not in replaced)
+        return carried + sum(len(chunk.inline or b"") for chunk in written)
+
+    @cached_property
+    def _inline_of_parent(self) -> Mapping[tuple[str, str], int]:
+        sizes = Counter[tuple[str, str]]()
+        for chunk in self.parent.chunks if self.parent else ():
+            if chunk.inline:
+                sizes[chunk.operator, chunk.state] += len(chunk.inline)
+        return sizes
 
     def watched_by(self, watch: AttemptWatch) -> None:
         """From here each step asks it first whether the attempt is still open."""

@@ -1,4 +1,7 @@
-"""Small state as bytes: inlined in the manifest and the row up to a limit, beyond it an EXCLUSIVE file."""
+"""Small state as bytes: inlined in the manifest and the row up to a limit, beyond it an EXCLUSIVE file.
+
+What is inline is SHARED: the row says it once, for all checkpoints that carry it.
+"""
 
 import hashlib
 
@@ -9,9 +12,10 @@ from holdfast.catalog.types import INLINE_LIMIT_BYTES, Ack, CheckpointMetrics, R
 from holdfast.writers.upload import UploadContext
 
 
-def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, environment: Environment) -> Ack:
+def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, environment: Environment, room_bytes: int) -> Ack:
     """Digest the bytes and make them durable, as a file if they are too many to inline; returns the ack.
 
+    `room_bytes` is how many the checkpoint may still inline.
     Raises:
         UsageError: it is something else; nothing was written.
     """
@@ -20,7 +24,7 @@ def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, en
     sha256 = hashlib.sha256(data).hexdigest()
     digested = environment.monotonic_s()
     file_id = paths.file_id(context.attempt, context.call, 0)
-    inline = len(data) <= INLINE_LIMIT_BYTES
+    inline = len(data) <= min(INLINE_LIMIT_BYTES, room_bytes)
     files: tuple[StoredFile, ...] = ()
     if not inline:
         path = context.place(str(context.call), "bytes", Scope.EXCLUSIVE)
@@ -28,7 +32,7 @@ def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, en
         files = (StoredFile(file_id=file_id, path=path, size_bytes=len(data), sha256=sha256, scope=Scope.EXCLUSIVE),)
     chunk = context.chunk(
         file_id=file_id,
-        scope=Scope.EXCLUSIVE,
+        scope=Scope.SHARED if inline and not context.metadata.is_savepoint else Scope.EXCLUSIVE,
         role=Role.BASE,
         layer=context.layer,
         length_bytes=len(data),

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Literal, get_args
 from holdfast.catalog import facts as f
 from holdfast.catalog.errors import NotFoundError, RefusedError, UsageError
 from holdfast.catalog.manifest import Manifest
-from holdfast.catalog.types import DEFAULT_OPERATOR, AttemptToken, ChainLimit, CheckpointId, Format, OwnedFile, StateInfo
+from holdfast.catalog.types import (
+    DEFAULT_OPERATOR,
+    INLINE_OF_CHECKPOINT_BYTES,
+    AttemptToken,
+    ChainLimit,
+    CheckpointId,
+    Format,
+    OwnedFile,
+    StateInfo,
+)
 from holdfast.writers.attempt import OpenAttempt
 from holdfast.writers.bytes_state import write_bytes
 from holdfast.writers.checkpoint import Checkpoint
@@ -113,9 +122,10 @@ class CheckpointWriter:
             )
 
     def write_bytes(self, state: str, data: bytes | bytearray | memoryview) -> None:
-        """Write a small state as bytes: kept in the manifest and the row when at most 20 kB, else as a file of this checkpoint."""
+        """Write a small state as bytes: kept in the manifest and the row when at most 20 kB, and the small states of the checkpoint at most
+        a megabyte together; else as a file of this checkpoint."""
         with self._attempt.writing(state, ()) as context:
-            ack = write_bytes(data, context, self._attempt.environment)
+            ack = write_bytes(data, context, self._attempt.environment, INLINE_OF_CHECKPOINT_BYTES - self._attempt.inline_bytes)
             info = StateInfo(operator=context.operator, state=state, format=Format.BYTES, total_bytes=ack.metrics.bytes_written)
             self._attempt.take(in_full([ack], info), context)
 

@@ -56,7 +56,7 @@ def coordinate(
 
     Raises what `start_epoch` does; then no epoch was started.
     """
-    transactor.keep_handles_of(job_id)
+    transactor.work_for(job_id)
     line = Line(transactor=transactor, storage=storage, environment=environment, job_id=job_id, retention=retention, epoch=0)
     start_epoch(line, start)
     return Coordinator(line=line, state_writer=state_writer, on_end=on_end, chain=chain, failure_policy=failure_policy)
@@ -101,8 +101,14 @@ class Coordinator:
         Raises FencedError: a newer coordinator of the job has started.
         """
         self._line.go_on()
-        rows = self._transactor.known().ancestry(self._line.parent)
-        return (json.loads(row.fact.progress) for row in rows if row.fact.progress is not None)
+        return self._progress_from(self._line.parent)
+
+    def _progress_from(self, ref: Ref | None) -> Iterator[dict[str, Any]]:
+        """Job by job: what the caller does not come to is not read."""
+        while ref is not None:
+            rows = self._transactor.look(lambda state, n=ref: [*state.job(n.job_id).ancestry(n.checkpoint_id)])  # type: ignore[misc]
+            yield from (json.loads(row.fact.progress) for row in rows if row.fact.progress is not None)
+            ref = rows[-1].parent
 
     def checkpoint(self, progress: Mapping[str, Any] | None = None) -> CheckpointBlock:
         """Write one checkpoint: committed when the block ends, aborted when it raises.
@@ -247,7 +253,6 @@ class Coordinator:
         self._loans = {ref: loans for ref, loans in self._loans.items() if loans}
         if not self._loans:
             return
-        state = self._transactor.known()
-        pinned = state.pinned()
-        for ref in [ref for ref in self._loans if not state.is_live(ref) and ref not in pinned]:
+        kept = self._transactor.recall(lambda state: {ref for ref in self._loans if state.job(ref.job_id).keeps(ref.checkpoint_id)})
+        for ref in self._loans.keys() - kept:
             self._loans.pop(ref).recall(DROPPED)

@@ -28,7 +28,8 @@ def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> t
     for number, chunk in enumerate(given):
         moved = replace(chunk, operator=context.operator, state=context.state, scope=scope)
         if chunk.inline is not None:
-            own = Scope.EXCLUSIVE if chunk.role is Role.FILE else scope  # a small file of a store, which changes it
+            changes = chunk.role is Role.FILE or context.metadata.is_savepoint  # a small file of a store, which writes it again
+            own = Scope.EXCLUSIVE if changes else Scope.SHARED
             chunks.append(replace(moved, scope=own, file_id=paths.file_id(context.attempt, context.call, f"i{number}")))
             continue
         if chunk.file_id not in files:

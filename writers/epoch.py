@@ -24,22 +24,29 @@ def start_epoch(line: Line, start: StartPoint) -> None:
     """
     if start.source is not None:
         _require_same_groups(line, start.source.manifest)
-    while True:
-        found = line.transactor.look(start.find)
-        pins = start.source is not None or (found is not None and found.job_id != line.job_id)
-        first = AttemptToken(line.environment.new_id()) if pins else None
-        manifest = None
-        if start.source is None and found is not None and (pins or start.mapping != StateMapping()):
-            manifest = _checked(line, found, start)
-            if manifest is None:
-                continue
-        started = line.transactor.run(lambda state, f=found, t=first: _start(state, line.job_id, start, f, t))  # type: ignore[misc]
-        if started is not None:
-            line.epoch, line.parent, line.opened = started
-            line.manifest = manifest
-            break
+    with line.transactor.remembering():  # another job that it begins with is read once
+        while not _has_started(line, start):
+            pass  # what it was to begin with is another by now
     if start.source is not None:
         copy_source(line, start.source, start.mapping)
+
+
+def _has_started(line: Line, start: StartPoint) -> bool:
+    """Find what to begin with, check it, and commit the start if it still is that."""
+    found = line.transactor.look(start.find)
+    pins = start.source is not None or (found is not None and found.job_id != line.job_id)
+    first = AttemptToken(line.environment.new_id()) if pins else None
+    manifest = None
+    if start.source is None and found is not None and (pins or start.mapping != StateMapping()):
+        manifest = _checked(line, found, start)
+        if manifest is None:
+            return False
+    started = line.transactor.run(lambda state: _start(state, line.job_id, start, found, first))
+    if started is None:
+        return False
+    line.epoch, line.parent, line.opened = started
+    line.manifest = manifest
+    return True
 
 
 def copy_source(line: Line, source: Checkpoint, mapping: StateMapping) -> None:
@@ -76,7 +83,7 @@ def _checked(line: Line, ref: Ref, start: StartPoint) -> Manifest | None:
 
 
 def _require_same_groups(line: Line, manifest: Manifest) -> None:
-    job = line.transactor.known().job(line.job_id)
+    job = line.transactor.recall(lambda state: state.job(line.job_id))
     if manifest.max_parallelism != job.registered.max_parallelism:
         msg = (
             f"checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has max_parallelism={manifest.max_parallelism}, and job "

@@ -44,19 +44,22 @@ class Line:
         """Whether what the next checkpoint continues from is another job's."""
         return self.parent is not None and self.parent.job_id != self.job_id
 
+    def _own(self, state: CatalogState) -> JobState:
+        return state.job(self.job_id)
+
     def parent_manifest(self) -> Manifest | None:
         """What the next checkpoint continues from. Raises DamagedFileError."""
         if self.manifest is None and self.parent is not None:
-            self.manifest = load_committed(self.storage, self.transactor.known().checkpoint(self.parent).fact)
+            self.manifest = load_committed(self.storage, self.transactor.recall(lambda state, ref=self.parent: state.checkpoint(ref)).fact)  # type: ignore[misc]
         return self.manifest
 
     def go_on(self) -> JobState:
         """The job as it is now, if this epoch is still its newest. A commit that nobody answered is settled first. Raises FencedError."""
-        job = self.transactor.fresh().job(self.job_id)
+        job = self.transactor.look(self._own)
         decision.require_newest_epoch(job, self.epoch, "continue with a checkpoint")
         if self._doubt is not None:
             self._settle(*self._doubt)
-            job = self.transactor.known().job(self.job_id)
+            job = self.transactor.recall(self._own)
         return job
 
     # ---- attempts -------------------------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ class Line:
         return OpenAttempt(
             storage=self.storage,
             environment=self.environment,
-            job=self.transactor.known().job(self.job_id),
+            job=self.transactor.recall(self._own),
             opened=opened,
             parent=parent,
             progress=progress,
@@ -163,7 +166,7 @@ class Line:
         power may take back.
         """
         self.transactor.settle()
-        job = self.transactor.known().job(self.job_id)
+        job = self.transactor.recall(self._own)
         if attempt.checkpoint_id in job.checkpoints:
             following = job.open_attempts.get(next_attempt)
             self.opened, self.not_carried = None if following is None else following.opened, ()

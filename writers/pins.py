@@ -150,7 +150,7 @@ atexit.register(_close_at_exit)
 def _of_dead_processes(state: CatalogState) -> list[tuple[JobId, AttemptToken]]:
     return [
         (job.job_id, token)
-        for job in state.jobs.values()
+        for job in state.whole().jobs.values()
         for token, attempt in job.open_attempts.items()
         if attempt.opened.purpose in {Purpose.READ, Purpose.SAVEPOINT} and attempt.opened.note is not None and has_died(attempt.opened.note)
     ]

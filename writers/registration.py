@@ -40,13 +40,13 @@ def register_job(
         raise RefusedError(msg)
 
     def decide(state: CatalogState) -> decision.Decision:
-        if name in state.names:  # another process registered it while this one was about to
+        if state.find_named(name) is not None:  # another process registered it while this one was about to
             return decision.Decision([], {})
         return jobs.register(state, fresh_id, name, groups)
 
     wanted = of_source if max_parallelism is None else max_parallelism
     groups = default_max_parallelism(session_parallelism()) if wanted is None else wanted
-    if not transactor.look(lambda state: name in state.names):
+    if transactor.look(lambda state: state.find_named(name)) is None:
         if must_exist:
             transactor.look(lambda state: state.job_named(name))
         fresh_id = paths.new_job_id(name, environment.new_id())

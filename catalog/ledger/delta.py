@@ -8,17 +8,21 @@ from functools import partial
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from holdfast.catalog import paths
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedLedgerError
-from holdfast.catalog.facts import KINDS, Fact
+from holdfast.catalog.facts import KINDS, Fact, JobRegistered
 from holdfast.catalog.ledger import delta_clean, delta_data, delta_fold
 from holdfast.catalog.ledger.delta_commit import read_whole
 from holdfast.catalog.ledger.delta_table import OurTable
 from holdfast.catalog.ledger.log_repair import LogPlan
 from holdfast.catalog.ledger.port import LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
 from holdfast.catalog.schema import SCHEMA, Operation, from_table, to_table
+from holdfast.catalog.types import Identity
 
 FILE_ROWS = 20_000  # of what a fold keeps, in one data file
+
+_HANDLE = ["file_id", "offset_bytes", "from_seq"]  # by which an end names what it ends
 
 
 class DeltaLedger(OurTable):
@@ -29,6 +33,7 @@ class DeltaLedger(OurTable):
     ) -> None:
         super().__init__(directory, table, environment, plan)
         self._own: dict[str, tuple[Fact, ...]] = {}  # by data file: one's own facts need not be read back
+        self._folded_to: int | None = None  # not asked for yet
         self._read: dict[str, tuple[Row, ...]] = {}  # by data file, for the fold that is being made
 
     @classmethod
@@ -43,7 +48,12 @@ class DeltaLedger(OurTable):
     def refresh(self) -> Sequence[LoggedCommit]:
         own, self._own, self._read = self._own, {}, {}
         passed = []
-        for commit in self.move():
+        before = self._folded_to
+        self._folded_to = None
+        moved = self.move()
+        if not any(delta_fold.FOLD_KEY in commit.keys for commit in moved):
+            self._folded_to = before
+        for commit in moved:
             files = tuple(file.path for file in commit.added if file.data_change)
             if files:
                 passed.append(LoggedCommit(commit.version, commit.operation_id, commit.keys, partial(self._facts_of, files, own)))
@@ -72,6 +82,30 @@ class DeltaLedger(OurTable):
             condition &= pc.field("job_id") == job_id
         if scope is not None:
             condition &= pc.field("scope") == scope
+        return self._facts(bounds, condition, wanted)
+
+    def registered(self, name: str) -> JobRegistered | None:
+        condition = (pc.field("kind") == "job") & (pc.field("job") == name)
+        of_name = f"{paths.slug(name)}-"  # as ids begin that are given to it: the files of other jobs are not opened
+        for bounds in ({"kind": ("job", "job"), "job_id": (of_name, f"{of_name}g")}, {"kind": ("job", "job")}):
+            for fact in self._facts(bounds, condition, frozenset({"job"})):
+                if isinstance(fact, JobRegistered):
+                    return fact
+        return None
+
+    def open_handles(self, job_id: str) -> Mapping[Identity, int]:
+        is_added, is_end = pc.field("kind") == "handle", pc.field("kind") == "handle_end"
+        condition = (pc.field("job_id") == job_id) & (is_end | (is_added & pc.field("to_seq").is_null()))
+        names = [file.path for file in self.files({"kind": ("handle", "handle_end"), "job_id": (job_id, job_id)})]
+        rows = self.read(names, SCHEMA, condition, ["kind", *_HANDLE])
+        if any(rows[name].null_count for name in _HANDLE):
+            msg = f"the ledger {self.directory} has a handle of job {job_id} without a chunk or a beginning: restore it from a backup"
+            raise DamagedLedgerError(msg)
+        added, ended = (rows.filter(each).select(_HANDLE) for each in (is_added, is_end))
+        file_ids, offsets, begins = (added.join(ended, _HANDLE, join_type="left anti")[name].to_pylist() for name in _HANDLE)
+        return dict(zip(zip(file_ids, offsets, strict=True), begins, strict=True))
+
+    def _facts(self, bounds: Mapping[str, tuple[str, str]], condition: pc.Expression, wanted: frozenset[str] | None) -> Sequence[Fact]:
         names, are_ours = delta_data.in_order_of_writing([file.path for file in self.files(bounds)])
         table = self.read(names, SCHEMA, condition, _columns_of(wanted))
         try:
@@ -88,7 +122,9 @@ class DeltaLedger(OurTable):
 
     @property
     def folded_to(self) -> int:
-        return self.transaction_version(delta_fold.FOLD_KEY)
+        if self._folded_to is None:
+            self._folded_to = self.transaction_version(delta_fold.FOLD_KEY)
+        return self._folded_to
 
     def rows(self) -> Sequence[Row]:
         names, are_ours = delta_data.in_order_of_writing([file.path for file in self.files()])

@@ -283,15 +283,27 @@ class OurTable:
         files = [str(self.directory / name) for name in names]
         try:
             return ds.dataset(files, schema=schema, format="parquet").to_table(columns=columns, filter=condition).combine_chunks()
+        except FileNotFoundError as error:
+            raise self._gone(names, error) from error
         except (OSError, pa.ArrowException) as error:
             msg = f"a data file of the ledger {self.directory} cannot be read: {error}; restore it from a backup"
             raise DamagedLedgerError(msg) from error
 
     def require_digest(self, name: str) -> None:
         """Raises DamagedLedgerError unless the file's bytes have the digest in its name; each is read once."""
-        if name not in self._verified:
-            delta_data.require_digest(self.directory, name)
-            self._verified.add(name)
+        if name in self._verified:
+            return
+        if not (self.directory / name).exists():
+            raise self._gone([name], FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name))
+        delta_data.require_digest(self.directory, name)
+        self._verified.add(name)
+
+    def _gone(self, names: Sequence[str], error: FileNotFoundError) -> Exception:
+        """A data file of the held snapshot is gone: it was replaced since, and deleted after a time; or it is lost."""
+        newest = set(pa.table(load(self.directory).get_add_actions(flatten=True))["path"].to_pylist())
+        if lost := [name for name in names if name in newest and not (self.directory / name).exists()]:
+            return delta_data.unreadable(self.directory / lost[0], error)
+        return SnapshotLostError(f"data files of version {self.version} of {self.directory} were replaced and deleted since: {error}")
 
     def verify_files(self) -> Iterator[tuple[str, int]]:
         """(path below the table, size) of each data file of the held snapshot, each once its digest is compared.

@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.catalog.facts import Fact
+from holdfast.catalog.facts import Fact, HandleAdded, HandleEnded, JobRegistered
 from holdfast.catalog.ledger.port import LedgerConflictError, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
 from holdfast.catalog.schema import Operation
+from holdfast.catalog.types import Identity
 
 NO_FOLD = -1
 
@@ -142,6 +143,15 @@ class MemoryLedger:
         if scope is not None:
             facts = [fact for fact in facts if getattr(fact, "scope", None) == scope]
         return facts
+
+    def registered(self, name: str) -> JobRegistered | None:
+        return next((fact for fact in self.scan(["job"]) if isinstance(fact, JobRegistered) and fact.job == name), None)
+
+    def open_handles(self, job_id: str) -> Mapping[Identity, int]:
+        facts = self.scan(["handle", "handle_end"], job_id)
+        ended = {(fact.file_id, fact.offset_bytes, fact.from_seq) for fact in facts if isinstance(fact, HandleEnded)}
+        added = (fact for fact in facts if isinstance(fact, HandleAdded) and fact.to_seq is None)
+        return {(x.file_id, x.offset_bytes): x.from_seq for x in added if (x.file_id, x.offset_bytes, x.from_seq) not in ended}
 
     def has_operation(self, operation_id: str) -> bool:
         return any(row.operation.operation_id == operation_id for row in self.rows())

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.catalog.facts import AttemptOpened, Fact
+from holdfast.catalog.facts import AttemptOpened, Fact, JobRegistered
 from holdfast.catalog.schema import Operation
-from holdfast.catalog.types import Status
+from holdfast.catalog.types import Identity, Status
 
 
 class LedgerConflictError(Exception):
@@ -98,6 +98,15 @@ class Ledger(Protocol):
         """The facts at the held snapshot; if given, only of these kinds, of this job and of this scope (facts without one left out).
 
         Of two commits with a key in common the earlier one's come first, unless compaction has moved rows: fold by `seq`.
+        """
+
+    def registered(self, name: str) -> JobRegistered | None:
+        """The registration of the job of this name at the held snapshot, if there is one."""
+
+    def open_handles(self, job_id: str) -> Mapping[Identity, int]:
+        """Of each handle of the job that is open at the held snapshot, the chunk and where its interval begins.
+
+        It costs nothing for the handles that have ended but their columns.
         """
 
     def has_operation(self, operation_id: str) -> bool:

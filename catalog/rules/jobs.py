@@ -10,10 +10,10 @@ from holdfast.catalog.types import MAX_PARALLELISM_LIMIT, AttemptToken, Checkpoi
 
 def register(state: CatalogState, job_id: JobId, name: str, max_parallelism: int) -> Decision:
     """A new job. Registering carries its name as a key as well: one name never gets two jobs."""
-    if name in state.names:
-        msg = f"the catalog already has a job named {name!r} ({state.names[name]}): coordinate it, or choose another name"
+    if (taken := state.find_named(name)) is not None:
+        msg = f"the catalog already has a job named {name!r} ({taken.job_id}): coordinate it, or choose another name"
         raise AlreadyExistsError(msg)
-    if job_id in state.jobs:
+    if state.find(job_id) is not None:
         msg = f"the id {job_id} for job {name!r} is taken: call again, which takes another id"
         raise AlreadyExistsError(msg)
     if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:

@@ -31,18 +31,28 @@ def retired_by_claim(
     The head's ancestry continues into the claimed job. Of that, what keep-last still counts stays with everything newer; once the job
     has enough checkpoints of its own, nothing of the claimed one is kept. Held checkpoints and savepoints stay.
     """
-    others = state.claimed_by(job.job_id)
-    if not others or not isinstance(retention, KeepLast):
-        return  # before the ancestry is walked: without a claim, a commit costs the same however long that is
-    own = [*job.ancestry(parent.checkpoint_id)] if parent and parent.job_id == job.job_id else []
-    origin = own[-1].parent if own else parent
-    missing = retention.count - 1 - sum(row.counts for row in own)
-    for claimed in others:
+    if not isinstance(retention, KeepLast):
+        return
+    others = [(claimed, droppable) for claimed in state.claimed_by(job.job_id) if (droppable := claimed.droppable())]
+    if not others:
+        return  # before the ancestry is walked
+    missing, origin = _missing(job, parent, retention.count - 1)
+    for claimed, droppable in others:
         line = claimed.ancestry(origin.checkpoint_id) if origin and origin.job_id == claimed.job_id else iter(())
-        kept = [row.fact.seq for row in islice((row for row in line if row.counts), max(missing, 0))]
+        kept = [row.fact.seq for row in islice((row for row in line if row.counts), missing)]
         if missing > len(kept):
             continue
         oldest = min(kept, default=claimed.seq + 1)
-        numbers = [n for n, row in claimed.droppable() if row.fact.seq < oldest]
+        numbers = [n for n, row in droppable if row.fact.seq < oldest]
         if numbers:
             yield claimed, numbers
+
+
+def _missing(job: JobState, parent: Ref | None, count: int) -> tuple[int, Ref | None]:
+    """How many of `count` checkpoints the line from `parent` on lacks within the job, and where it goes on in another job (None if it
+    lacks none). Walked no further than needed: once the job has enough of its own, a commit costs the same however long its line is.
+    """
+    while count > 0 and parent is not None and parent.job_id == job.job_id:
+        row = job.checkpoints[parent.checkpoint_id]
+        count, parent = count - row.counts, row.parent
+    return count, parent

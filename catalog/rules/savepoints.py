@@ -75,7 +75,7 @@ def dispose(state: CatalogState, ref: Ref, *, deletes_now: bool) -> Decision:
 
 
 def _require_unread(state: CatalogState, ref: Ref, what: str) -> None:
-    for job in state.jobs.values():
+    for job in state.whole().jobs.values():  # each of their pins carries the key of the savepoint's job
         for token, attempt in job.open_attempts.items():
             if attempt.parent == ref:
                 who = f" of {attempt.opened.note}" if attempt.opened.note else ""

@@ -10,7 +10,8 @@ import pytest
 from holdfast.catalog import facts as f
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError
 from holdfast.catalog.schema import Operation
-from holdfast.catalog.types import Purpose, Role, Scope, Status
+from holdfast.catalog.types import JobId, Purpose, Role, Scope, Status
+from tests.support.history import J, K, end, handle
 
 AT = datetime(2013, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
@@ -348,6 +349,34 @@ class LedgerContract:
             stale.refresh()
         assert stale.has_operation("mine")
         assert not stale.has_operation("other")
+
+    def test_a_job_is_found_by_its_name_whatever_its_id(self, harness: Harness) -> None:
+        """And not by one that begins alike, or is another's id."""
+        ledger = harness.open()
+        mine, alike, odd = (
+            f.JobRegistered(job_id=JobId(job_id), seq=1, job=name, max_parallelism=8)
+            for job_id, name in (("flights-0000000f", "flights"), ("flights-1-00000001", "flights-1"), ("z", "Flüge 2"))
+        )
+        for job in (mine, alike, odd):
+            put(ledger, job, key=f"job/{job.job_id}")
+            ledger.refresh()
+        assert [ledger.registered(name) for name in ("flights", "flights-1", "Flüge 2")] == [mine, alike, odd]
+        assert [ledger.registered(name) for name in ("flight", "z", "flights-0000000f", "")] == [None] * 4
+
+    def test_open_handles_are_those_of_the_job_that_nothing_has_ended(self, harness: Harness) -> None:
+        """One that was added again is open from there; an EXCLUSIVE one never is."""
+        ledger = harness.open()
+        put(ledger, handle(1, "a"), handle(1, "a", offset=10), handle(1, "b"), handle(1, "c", scope=Scope.EXCLUSIVE), key="job/a")
+        ledger.refresh()
+        put(ledger, end(2, "a", 1), end(2, "b", 1), handle(2, "other", job=K), key="job/a")
+        ledger.refresh()
+        old = harness.open()
+        put(ledger, handle(3, "b"), key="job/a")
+        ledger.refresh()
+        assert ledger.open_handles(J) == {("a", 10): 1, ("b", 0): 3}
+        assert old.open_handles(J) == {("a", 10): 1}
+        assert ledger.open_handles(K) == {("other", 0): 2}
+        assert ledger.open_handles("nobody") == {}
 
     def test_make_durable_may_be_called_at_any_version_and_again(self, harness: Harness) -> None:
         ledger = harness.open()

@@ -210,16 +210,17 @@ def test_an_interrupt_while_the_ledger_is_folded_leaves_no_half_state(monkeypatc
     process = world.process()
     process.checkpoint(process.coordinate(), {"offsets": b"1"})
     transactor = Transactor(MemoryLedger(world.log), process.environment)
-    whole, apply = transactor.fresh().job_named("flights").seq, CatalogState.apply
+    job_id, whole = transactor.look(lambda state: (state.job_named("flights").job_id, state.job_named("flights").seq))
+    apply = CatalogState.apply
 
     def interrupted(state: CatalogState, facts: Any) -> None:
         apply(state, list(facts)[:3])
         raise KeyboardInterrupt
 
-    transactor.keep_handles_of("*")
+    transactor.work_for(job_id)
     monkeypatch.setattr(CatalogState, "apply", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        transactor.fresh()
+        transactor.look(lambda state: state.job(job_id))
     monkeypatch.undo()
     assert transactor.known().job_named("flights").seq == whole
     assert_catalog_sound(world)

@@ -73,7 +73,7 @@ def test_after_any_loss_the_ledger_opens_and_what_stands_on_it_is_void(
     for _ in range(2):  # as it is read, and then as it is mended
         state = transactor.fresh()
         assert state.job(OLD).epoch == 1  # acknowledged
-        assert (NEW in state.jobs, state.job(OTHER).epoch) == (whole > 0, int(whole > 1))
+        assert (state.find(NEW) is not None, state.job(OTHER).epoch) == (whole > 0, int(whole > 1))
         assert len(state.job(OLD).open_attempts) == int(whole > 2)
         transactor.settle()
     with warnings.catch_warnings():

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from holdfast.catalog.facts import Fact
+from holdfast.catalog.facts import Fact, JobRegistered
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
 from holdfast.catalog.schema import Operation
+from holdfast.catalog.types import Identity
 from tests.support.faults import Faults
 
 
 class FaultyLedger:
     """Passes every call through `faults`, as verb and what: refresh, append <operation id>, make_durable,
-    scan, has_operation <operation id>, facts <version>, rows, commits <above>, fold <operation id>."""
+    scan <job id>, registered <name>, open_handles <job id>, has_operation <operation id>, facts <version>, rows, commits <above>,
+    fold <operation id>, tidy."""
 
     def __init__(self, inner: Ledger, faults: Faults) -> None:
         self.inner = inner
@@ -54,7 +56,13 @@ class FaultyLedger:
         self.faults.run("make_durable", "", self.inner.make_durable)
 
     def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None, scope: str | None = None) -> Sequence[Fact]:
-        return self.faults.run("scan", "", lambda: self.inner.scan(kinds, job_id, scope))
+        return self.faults.run("scan", job_id or "", lambda: self.inner.scan(kinds, job_id, scope))
+
+    def registered(self, name: str) -> JobRegistered | None:
+        return self.faults.run("registered", name, lambda: self.inner.registered(name))
+
+    def open_handles(self, job_id: str) -> Mapping[Identity, int]:
+        return self.faults.run("open_handles", job_id, lambda: self.inner.open_handles(job_id))
 
     def has_operation(self, operation_id: str) -> bool:
         return self.faults.run("has_operation", operation_id, lambda: self.inner.has_operation(operation_id))

@@ -351,7 +351,7 @@ class Reader:
         return False
 
     def open(self) -> bool:
-        live = [Ref(job_id, n) for job_id, job in self.transactor.known().jobs.items() for n in job.live]
+        live = [Ref(job_id, n) for job_id, job in self.transactor.known().whole().jobs.items() for n in job.live]
         if not live:
             return False
         ref, token = self.w.random.choice(live), AttemptToken(self.w.environment.new_id())

@@ -64,7 +64,7 @@ class Sheets:
     def small(self, state: str, parent: Layered | None, file_id: FileId) -> Layered:
         """The state in full, inline: it has no file."""
         value = self._some()
-        chunk = _File(self, state, file_id, 0, Scope.EXCLUSIVE, _next_layer(parent)).chunk(Role.BASE, value, inline=b"x")
+        chunk = _File(self, state, file_id, 0, Scope.SHARED, _next_layer(parent)).chunk(Role.BASE, value, inline=b"x")
         return Layered((chunk,), value)
 
     def copies(self, states: Mapping[str, Layered], file_id: FileId) -> dict[str, Layered]:

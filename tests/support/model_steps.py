@@ -16,7 +16,7 @@ from tests.support.world import drop_or_dispose
 
 def remembered(w: World) -> CatalogState:
     """What an operator sees: the newest state, or an old one."""
-    return w.operator.fresh() if w.random.random() < 0.6 else w.operator.known()
+    return (w.operator.fresh() if w.random.random() < 0.6 else w.operator.known()).whole()
 
 
 def kill(w: World) -> None:
@@ -131,7 +131,7 @@ def quiesce(w: World) -> None:
         w.deliver()
     w.check_files()
     w.operator = w.transactor()
-    model_owners.end(w, w.operator.fresh())
+    model_owners.end(w, w.operator.fresh().whole())
     for token, opened in list(w.record.open.items()):
         w.operator.run(lambda state, o=opened, t=token: checkpoints.end_attempt(state, o.job_id, t, Status.KILLED, "the end"))
     for process in (Vacuum(w), Scrub(w)):

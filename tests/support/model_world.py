@@ -103,9 +103,9 @@ class World:
 
     # ---- processes --------------------------------------------------------------------------------------------------
 
-    def transactor(self, handles_of: str | None = None) -> Transactor:
+    def transactor(self, works_for: JobId | None = None) -> Transactor:
         """A process's memory and its way to the log."""
-        return Transactor(ModelLedger(self), self.environment, handles_of=handles_of)
+        return Transactor(ModelLedger(self), self.environment, works_for=works_for)
 
     def fate(self) -> str:
         """What happens to a process around its next commit."""

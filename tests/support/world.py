@@ -441,7 +441,7 @@ class Process:
         return writer.checkpoint_id
 
     def commit_request(self, job_id: JobId, request: CommitRequest) -> f.CheckpointCommitted:
-        transactor = Transactor(self.handle(), self.environment, handles_of=job_id)
+        transactor = Transactor(self.handle(), self.environment, works_for=job_id)
         fact: f.CheckpointCommitted = transactor.run(lambda state: checkpoints.commit_checkpoint(state, job_id, request))
         return fact
 

@@ -10,7 +10,19 @@ from holdfast.catalog.manifest_store import store_manifest
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.types import Ack, AttemptToken, CheckpointId, CheckpointMetaData, Chunk, Format, KeepAll, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import (
+    INLINE_LIMIT_BYTES,
+    Ack,
+    AttemptToken,
+    CheckpointId,
+    CheckpointMetaData,
+    Chunk,
+    Format,
+    KeepAll,
+    Scope,
+    StateInfo,
+    StoredFile,
+)
 from holdfast.writers.bytes_state import write_bytes
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.copying import copy_state
@@ -103,7 +115,7 @@ class SavepointFiles:
 
     def _write_state(self, source: Checkpoint, info: StateInfo, context: UploadContext) -> StateInfo:
         if info.format == Format.BYTES:
-            self.acks.append(write_bytes(source.read_bytes(info.state), context, self.environment))
+            self.acks.append(write_bytes(source.read_bytes(info.state), context, self.environment, INLINE_LIMIT_BYTES))
             return info
         if info.format == Format.FILES or (info.format == Format.DIRECTORY and info.state not in self.stores):
             acks, described = copy_state(source, info, context)
