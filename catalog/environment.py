@@ -73,6 +73,11 @@ class SystemEnvironment:
         return timer.cancel
 
 
+def host_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 _pool: list[ThreadPoolExecutor] = []
 
 

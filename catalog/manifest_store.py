@@ -37,6 +37,20 @@ def store_manifest(storage: Storage, manifest: Manifest, inherited: Collection[I
         storage.create(manifest.path, data)
     except FileExistsError as error:
         raise _taken(storage, manifest) from error
+    return _file_of(manifest, data)
+
+
+def left_manifest(storage: Storage, manifest: Manifest) -> StoredFile | None:
+    """What a `store_manifest` that failed has left at its place, if that is whole and the attempt's own: a sync or a response was lost."""
+    try:
+        data = read_committed(storage, manifest.path, MANIFEST_LIMIT_BYTES)
+        found = decode(data, manifest.path)
+    except (OSError, HoldfastError):
+        return None  # nothing, or another's: scrub looks at it again once the attempt has ended
+    return _file_of(manifest, data) if found.attempt == manifest.attempt else None
+
+
+def _file_of(manifest: Manifest, data: bytes) -> StoredFile:
     return StoredFile(
         file_id=paths.manifest_file_id(manifest.attempt),
         path=manifest.path,

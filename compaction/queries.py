@@ -4,7 +4,7 @@ An answer may be as old as the moment of the call: garbage is stable (I2), so th
 answers: so SQL is asked at one version, of which every entry and every data file has been held against its digest before.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,9 @@ from holdfast.catalog.references import References
 from holdfast.catalog.types import FileId, JobId, Scope, StoredFile
 from holdfast.catalog.views import duckdb_engine
 from holdfast.compaction.garbage import Garbage, GarbageFile, find_garbage
+from holdfast.compaction.orphans import KnownPaths
+
+PAGE = 100_000  # rows of an answer that are in memory at a time
 
 _IN_MEMORY = "the ledger of this catalog is in memory: no engine can read it"
 
@@ -30,7 +33,7 @@ class Queries(Protocol):
     def garbage(self) -> Garbage:
         """The cleanup query, and what was condemned and is not yet gone."""
 
-    def present_paths(self, at_least: int) -> set[str]:
+    def present_paths(self, at_least: int) -> Container[str]:
         """The paths of all file rows that are not gone, at this version of the ledger or a later one.
 
         Raises RetryError where only an older version is to be seen.
@@ -66,9 +69,11 @@ class SqlQueries:
         with self._verified() as connection:
             return garbage(connection)
 
-    def present_paths(self, at_least: int) -> set[str]:
+    def present_paths(self, at_least: int) -> Container[str]:
+        query = f"SELECT {KnownPaths.HASH_IN_SQL} FROM files WHERE status <> 'gone' ORDER BY 1"
         with self._verified(at_least) as connection:
-            return {path for (path,) in connection.execute("SELECT path FROM files WHERE status <> 'gone'").fetchall()}
+            hashes = connection.execute(query)
+            return KnownPaths(number for page in iter(lambda: hashes.fetchmany(PAGE), []) for (number,) in page)
 
     def live_files(self) -> list[StoredFile]:
         query = """
@@ -188,7 +193,7 @@ class FoldedQueries:
     def garbage(self) -> Garbage:
         return find_garbage(self._references())
 
-    def present_paths(self, at_least: int) -> set[str]:
+    def present_paths(self, at_least: int) -> Container[str]:
         paths = self._references().present_paths()
         _require_version(self.ledger.version, at_least)
         return paths

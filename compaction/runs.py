@@ -1,12 +1,19 @@
-"""A maintenance run as a fact: what ran, when, how it ended, and its figures."""
+"""A maintenance run: the batches in which it deletes, and the fact that says what ran, when, how it ended, and its figures."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.facts import RunEnded
+
+BATCH = 1000  # what is deleted at a time: what is lost of the work if a run is killed, and a request to an object store
+
+Progress = Callable[[int, int], None]  # done, of how many
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +38,13 @@ class MaintenanceRun:
             outcome=outcome,
             figures=json.dumps(figures, sort_keys=True),
         )
+
+
+def batches(todo: Sequence[T]) -> Iterator[Sequence[T]]:
+    """All of it, BATCH at a time."""
+    return (todo[first : first + BATCH] for first in range(0, len(todo), BATCH))
+
+
+def reasons(errors: Mapping[str, OSError]) -> list[str]:
+    """What was not deleted and why, for a report."""
+    return [f"{path}: {error}" for path, error in errors.items()]

@@ -18,8 +18,8 @@ from holdfast.catalog.transactions import Transactor
 from holdfast.compaction.evidence import require_unneeded
 from holdfast.compaction.fold import FoldReport, run_fold
 from holdfast.compaction.queries import Queries
-from holdfast.compaction.runs import MaintenanceRun
-from holdfast.compaction.vacuum import Progress, VacuumReport, plan_vacuum, run_vacuum
+from holdfast.compaction.runs import MaintenanceRun, Progress
+from holdfast.compaction.vacuum import VacuumReport, plan_vacuum, run_vacuum
 
 FOLD_EVERY = 100  # commits: an opening reads one small file for each since the last fold
 AGAIN_EVERY = 25  # commits, from half as many again on: who was to fold has died, or failed

@@ -5,7 +5,7 @@ condemnation is committed and durable (I3, I7), and called gone only after its d
 what a crashed one condemned.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.catalog import paths
@@ -14,11 +14,7 @@ from holdfast.catalog.facts import Condemned, Fact, Gone
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.compaction.garbage import Garbage, GarbageFile
-from holdfast.compaction.runs import MaintenanceRun
-
-BATCH_FILES = 1000
-
-Progress = Callable[[int, int], None]
+from holdfast.compaction.runs import MaintenanceRun, Progress, batches, reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +56,16 @@ def run_vacuum(
     failed: list[str] = []
     if plan.condemned:  # by a run that may have died before its commit was durable
         transactor.settle()
-    for first in range(0, len(todo), BATCH_FILES):
-        batch = todo[first : first + BATCH_FILES]
+    done = 0
+    for batch in batches(todo):
         if condemned := [Condemned(job_id=file.job_id, file_id=file.file_id, run_id=run.run_id) for file in batch if file.file_id in new]:
             transactor.append(condemned)
         deleted = _delete(batch, storage, failed)
         gone += deleted
-        done = first + len(batch)
+        done += len(batch)
         figures = {"deleted_files": len(gone), "deleted_bytes": sum(file.size_bytes for file in gone), "failed_files": done - len(gone)}
         facts: list[Fact] = [Gone(job_id=file.job_id, file_id=file.file_id, run_id=run.run_id) for file in deleted]
-        if first + BATCH_FILES >= len(todo):
+        if done == len(todo):
             facts.append(run.ended(environment, "incomplete" if failed else "done", figures))
         if facts:
             transactor.append(facts)
@@ -79,23 +75,14 @@ def run_vacuum(
 
 
 def _delete(batch: Sequence[GarbageFile], storage: Storage, failed: list[str]) -> list[GarbageFile]:
-    """Delete each file, and its directory when that is empty and belongs to an attempt (which has ended: its files have rows).
+    """Delete the files, then those of their directories that are empty and belong to an attempt (which has ended: its files have rows).
 
-    Returns the files that are gone: these must be reported, whatever becomes of the directories.
+    Returns the files that are durably gone: these must be reported, whatever becomes of the directories.
     """
-    deleted = []
-    for file in batch:
-        try:
-            storage.delete(file.path)
-        except OSError as error:
-            failed.append(f"{file.path}: {error}")
-            continue
-        deleted.append(file)
-    for directory in sorted({d for file in deleted if (d := paths.attempt_directory(file.path)) is not None}):
-        try:
-            storage.remove_empty_directory(directory)
-        except OSError as error:
-            failed.append(f"{directory}: {error}")
+    errors = storage.delete_many([file.path for file in batch])
+    deleted = [file for file in batch if file.path not in errors]
+    directories = {d for file in deleted if (d := paths.attempt_directory(file.path)) is not None}
+    failed += [*reasons(errors), *reasons(storage.remove_empty_directories(sorted(directories)))]
     return deleted
 
 

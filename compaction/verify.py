@@ -1,18 +1,20 @@
 """Verify: every file of every live checkpoint, read back and compared with the size and digest that were committed."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from holdfast.catalog.environment import host_cores
 from holdfast.catalog.file_checks import RowsOf, problem_in
 from holdfast.catalog.storage import Digest, Storage
 from holdfast.catalog.types import StoredFile
+from holdfast.compaction.runs import Progress
 
-THREADS = 4
+AHEAD = 16  # files for each thread that wait their turn, or for a large one before them to be reported
 
-Progress = Callable[[int, int], None]
 LiveFiles = Callable[[], Sequence[StoredFile]]
 
 
@@ -56,22 +58,36 @@ def run_verify(
     live_files: LiveFiles | None = None,
     rows: Mapping[str, RowsOf] | None = None,
 ) -> VerifyReport:
-    """Read each file, in parallel; damage is collected, never raised. Of files with `rows`, by path, these are looked at as well.
+    """Read each file, by as many threads as this process has processors (SHA-256 leaves the interpreter to the others); damage is
+    collected, in the order of paths, and never raised. Of files with `rows`, by path, these are looked at as well.
 
     Nothing is pinned: a file may be dropped and deleted while this runs. So after a finding `live_files` is asked again, and only what
     is live even now counts. What is live at both ends was never free to go in between (I2). None: the caller has the files pinned.
     """
     damages: list[Damage] = []
-    with ThreadPoolExecutor(THREADS) as pool:
-        for done, damage in enumerate(pool.map(lambda file: check_file(file, storage, (rows or {}).get(file.path)), files), 1):
-            if damage is not None:
-                damages.append(damage)
-            if progress is not None:
-                progress(done, len(files))
+    for done, damage in enumerate(_in_threads(lambda file: check_file(file, storage, (rows or {}).get(file.path)), files), 1):
+        if damage is not None:
+            damages.append(damage)
+        if progress is not None:
+            progress(done, len(files))
     if damages and live_files is not None:
         still_live = {file.path for file in live_files()}
         damages = [damage for damage in damages if damage.path in still_live]
+    damages.sort(key=lambda damage: damage.path)
     return VerifyReport(checkpoints=checkpoints, files=len(files), size_bytes=sum(f.size_bytes for f in files), damages=tuple(damages))
+
+
+def _in_threads(check: Callable[[StoredFile], Damage | None], files: Sequence[StoredFile]) -> Iterator[Damage | None]:
+    """The checks' answers in the order of the files, of which a bounded number is in memory as work."""
+    threads = host_cores()
+    waiting: deque[Future[Damage | None]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for file in files:
+            if len(waiting) == threads * AHEAD:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(check, file))
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def check_file(file: StoredFile, storage: Storage, rows: RowsOf | None = None) -> Damage | None:

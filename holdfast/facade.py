@@ -29,8 +29,9 @@ from holdfast.catalog.types import (
 )
 from holdfast.compaction.evidence import require_unneeded
 from holdfast.compaction.queries import Queries
+from holdfast.compaction.runs import Progress
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
-from holdfast.compaction.vacuum import Progress, VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
+from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import VerifyReport
 from holdfast.verification import verify_catalog
 from holdfast.writers.checkpoint import Checkpoint, kept_by, numbered, open_committed, ref_of

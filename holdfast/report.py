@@ -163,13 +163,13 @@ def scrub_lines(report: "ScrubReport", *, dry_run: bool) -> Iterator[str]:
         yield from _file_lines(plan.orphans)
     else:
         yield f"deleted {counted(report.deleted_files, 'file')}, {bytes_text(report.deleted_bytes)}"
-    yield f"known {plan.known_objects}, in flight {len(plan.in_flight)}, foreign {len(plan.foreign)}, unknown {len(plan.unknown)}"
-    if plan.foreign:
+    yield f"known {plan.known_objects}, in flight {plan.in_flight.count}, foreign {plan.foreign.count}, unknown {plan.unknown.count}"
+    if plan.foreign.count:
         yield "foreign, never touched:"
-        yield from _file_lines(plan.foreign)
-    if plan.unknown:
+        yield from _file_lines(plan.foreign.shown, plan.foreign.count)
+    if plan.unknown.count:
         yield "of attempts that the ledger never knew (was it restored from a backup?):"
-        yield from _file_lines(plan.unknown)
+        yield from _file_lines(plan.unknown.shown, plan.unknown.count)
     yield from _failure_lines(report.failed)
 
 
@@ -272,11 +272,12 @@ def _cell(value: Any) -> str:
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 3] + "..."
 
 
-def _file_lines(files: "Sequence[GarbageFile | StoredObject]") -> Iterator[str]:
+def _file_lines(files: "Sequence[GarbageFile | StoredObject]", count: int | None = None) -> Iterator[str]:
+    """The first of these files; `count` is how many there are where not all are given."""
     for file in files[:SHOWN_FILES]:
         yield f"  {file.path}  {bytes_text(file.size_bytes)}"
-    if len(files) > SHOWN_FILES:
-        yield f"  and {len(files) - SHOWN_FILES} more (--json names all)"
+    if (total := len(files) if count is None else count) > SHOWN_FILES:
+        yield f"  and {total - SHOWN_FILES} more (--json names {'all' if total == len(files) else f'{len(files):,}'})"
 
 
 def _failure_lines(failed: Sequence[str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from holdfast.catalog.file_checks import files_of_rows
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.compaction.queries import Queries
-from holdfast.compaction.vacuum import Progress
+from holdfast.compaction.runs import Progress
 from holdfast.compaction.verify import Damage, VerifyReport, run_verify
 from holdfast.writers.checkpoint import open_committed
 from holdfast.writers.parquet.key_group_checks import rows_of_live

@@ -12,7 +12,7 @@ from holdfast.catalog import facts as f
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import RefusedError, UnsafeSettingsError, UsageError
 from holdfast.catalog.manifest import Manifest
-from holdfast.catalog.manifest_store import store_manifest
+from holdfast.catalog.manifest_store import left_manifest, store_manifest
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import JobState, Ref
 from holdfast.catalog.storage import Storage
@@ -182,7 +182,11 @@ class OpenAttempt:
     def write_manifest(self, content: AcknowledgedContent) -> Manifest:
         """Write the content as `_metadata`, durably. Raises AttemptEndedError, ForeignTokensError: the manifest's place is taken."""
         manifest = self._manifest(content)
-        self._manifest_file = store_manifest(self.storage, manifest, self.inherited)
+        try:
+            self._manifest_file = store_manifest(self.storage, manifest, self.inherited)
+        except BaseException:
+            self._manifest_file = left_manifest(self.storage, manifest)
+            raise
         return manifest
 
     def commit_request(self, content: AcknowledgedContent, retention: Retention, next_attempt: AttemptToken | None) -> CommitRequest:

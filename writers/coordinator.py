@@ -96,7 +96,8 @@ class Coordinator:
         return Checkpoint(manifest, self._line.storage, is_kept=kept_by(self._transactor, parent), loans=loans)
 
     def past_progress(self) -> Iterator[dict[str, Any]]:
-        """The progress of what the job continues from, and of every checkpoint before it, newest first; of the dropped ones too.
+        """The progress of what the job continues from, and of the checkpoints before it, newest first; of the dropped ones too, until the
+        ledger is folded: then of those the newest of each streaming query.
 
         Raises FencedError: a newer coordinator of the job has started.
         """

@@ -8,14 +8,14 @@ not reported as damage of the catalog. A copy of the catalog has the same id: it
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from holdfast.catalog import paths
 from holdfast.catalog.errors import AddressError
-from holdfast.catalog.storage.port import Digest, PassingStorage, StoredObject
+from holdfast.catalog.storage.port import Digest, PassingStorage, StoredDirectory, StoredObject
 
 _REMEDY = "Mount the catalog's file system at that path on every host of the session, then write again; nothing was written here"
 
@@ -53,17 +53,31 @@ class GuardedStorage(PassingStorage):
         self.require_root()
         self.inner.make_durable(path)
 
-    def delete(self, path: str) -> None:
-        self.require_root()  # a file that is not seen here is not gone
-        self.inner.delete(path)
-
-    def remove_empty_directory(self, path: str) -> bool:
+    def replace(self, path: str, data: bytes, expected: bytes | None) -> None:
         self.require_root()
-        return self.inner.remove_empty_directory(path)
+        self.inner.replace(path, data, expected)
+
+    def link_or_copy(self, source: str, target: str) -> None:
+        self.require_root()
+        self.inner.link_or_copy(source, target)
+
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        self.require_root()
+        errors = self.inner.delete_many(paths)
+        self.require_root()  # a file that is not seen here is not gone: the mount may have been lost on the way
+        return errors
+
+    def remove_empty_directories(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        self.require_root()
+        return self.inner.remove_empty_directories(paths)
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         self.require_root()  # an empty listing would be an answer
         return self.inner.list(prefix)
+
+    def walk(self, prefix: str) -> Iterator[StoredObject | StoredDirectory]:
+        self.require_root()
+        return self.inner.walk(prefix)
 
     def read(self, path: str) -> bytes:
         with self._missing_here():

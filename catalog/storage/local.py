@@ -16,9 +16,8 @@ import errno
 import hashlib
 import os
 import re
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
 from pathlib import Path
@@ -27,9 +26,12 @@ from urllib.parse import unquote
 
 from holdfast.catalog import arguments
 from holdfast.catalog.errors import AddressError
-from holdfast.catalog.paths import draft_name, require_relative
+from holdfast.catalog.paths import require_relative
+from holdfast.catalog.storage.local_deletion import delete_files, remove_directories
+from holdfast.catalog.storage.local_files import draft, exchange, missing, named, regular, second_name
+from holdfast.catalog.storage.local_listing import walk
 from holdfast.catalog.storage.local_walk import descend, require_directory, sync, sync_way_up
-from holdfast.catalog.storage.port import Digest, StoredObject
+from holdfast.catalog.storage.port import Digest, StorageConflictError, StoredDirectory, StoredObject, copy_stream
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
@@ -106,22 +108,12 @@ class LocalStorage:
     @contextmanager
     def create_stream(self, path: str) -> Iterator[BinaryIO]:
         place, (*directories, name) = self._place(path), path.split("/")
-        # The name decides nothing: it only must not be anybody else's, so its randomness is not a port.
-        draft = draft_name(name, os.urandom(4).hex())
         with descend(self.root, directories, make=True) as way:
-            with _named(place.with_name(draft)):
-                descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=way.last)
-            try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    yield stream
-                    stream.flush()
-                    sync(stream.fileno(), place)
-                with _named(place):
-                    os.link(draft, name, src_dir_fd=way.last, dst_dir_fd=way.last, follow_symlinks=False)
-            finally:
-                # Best effort: a draft that stays is an orphan of its attempt. It must not hide why the block failed.
-                with suppress(OSError):
-                    os.unlink(draft, dir_fd=way.last)
+            with draft(way, place) as new:
+                yield new.stream
+                new.finish()
+                with named(place):
+                    os.link(new.name, name, src_dir_fd=way.last, dst_dir_fd=way.last, follow_symlinks=False)
             way.sync_all()
 
     def require_root(self) -> None:
@@ -149,51 +141,55 @@ class LocalStorage:
         place, (*above, name) = self._place(path), path.split("/")
         with descend(self.root, above) as way:
             if not way.is_whole:
-                raise _missing(path)
-            with _named(place), _regular(name, path, flags=os.O_NOFOLLOW, dir_fd=way.last) as file:
+                raise missing(path)
+            with named(place), regular(name, path, flags=os.O_NOFOLLOW, dir_fd=way.last) as file:
                 sync(file.fileno(), place)
         for depth in range(len(above), -1, -1):
             with descend(self.root, above[:depth]) as way:
                 way.sync_last()
 
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        start = self._place(prefix) if prefix else self.root
-        return _walk(start, f"{prefix}/" if prefix else "")
-
-    def delete(self, path: str) -> None:
-        place, (*directories, name) = self._place(path), path.split("/")
-        with descend(self.root, directories) as way:
-            # Missing is no error; and a directory is no object, so that none is there.
-            if way.is_whole:
-                with _named(place), suppress(FileNotFoundError, IsADirectoryError):
-                    os.unlink(name, dir_fd=way.last)
-            # Also if it was missing: what removed it may have died before the sync. Where its directory is gone too, that is written above.
-            way.sync_last()
-
-    def remove_empty_directory(self, path: str) -> bool:
-        place, (*directories, name) = self._place(path), path.split("/")
-        if not self.root.is_dir():
-            return False
-        with descend(self.root, directories) as way:
+    def replace(self, path: str, data: bytes, expected: bytes | None) -> None:
+        place, (*directories, _) = self._place(path), path.split("/")
+        if expected is None:
             try:
-                if not way.is_whole:
-                    return False
-                with _named(place):
-                    os.rmdir(name, dir_fd=way.last)
-            except (FileNotFoundError, NotADirectoryError):
-                return False
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                    return False
-                raise
-            way.sync_last()
-        return True
+                self.create(path, data)
+            except FileExistsError as error:
+                msg = f"{place} is there, and nothing was expected: nothing was replaced"
+                raise StorageConflictError(msg) from error
+            return
+        with descend(self.root, directories) as way:
+            if not way.is_whole:
+                msg = f"{place} is not there: nothing was replaced"
+                raise StorageConflictError(msg)
+            exchange(way, place, data, expected)
 
-    def empty_directories(self, prefix: str) -> Iterator[str]:
-        start = self._place(prefix) if prefix else self.root
-        found: dict[str, None] = {}
-        _collect_empty(start, f"{prefix}/" if prefix else "", found)
-        return iter(sorted(found, key=lambda path: (-path.count("/"), path)))
+    def link_or_copy(self, source: str, target: str) -> None:
+        place, (*directories, _) = self._place(target), target.split("/")
+        *above, name = require_relative(source).split("/")
+        with descend(self.root, above) as way:
+            if not way.is_whole:
+                raise missing(source)
+            with regular(name, source, flags=os.O_NOFOLLOW, dir_fd=way.last) as file:
+                with descend(self.root, directories, make=True) as onto:
+                    if second_name(file, way.last, name, onto, place):
+                        return
+                with self.create_stream(target) as stream:
+                    copied = copy_stream(file, stream)
+        if self.digest(target) != copied:
+            self.delete_many([target])
+            raise OSError(errno.EIO, f"The copy is not what {source} is, and was deleted", target)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        return (found for found in self.walk(prefix) if isinstance(found, StoredObject))
+
+    def walk(self, prefix: str) -> Iterator[StoredObject | StoredDirectory]:
+        return walk(self._place(prefix) if prefix else self.root, f"{prefix}/" if prefix else "")
+
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        return delete_files(self.root, paths)
+
+    def remove_empty_directories(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        return remove_directories(self.root, paths)
 
     def _place(self, path: str) -> Path:
         return self.root.joinpath(require_relative(path))
@@ -201,69 +197,5 @@ class LocalStorage:
     @contextmanager
     def _opened(self, path: str) -> Iterator[FileIO]:
         """The object open for reading, unbuffered. Links are followed: what is read is held against a digest, wherever it lies."""
-        with _regular(self._place(path), path) as file:
+        with regular(self._place(path), path) as file:
             yield file
-
-
-def _missing(path: str) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-
-@contextmanager
-def _regular(place: Path | str, path: str, *, flags: int = 0, dir_fd: int | None = None) -> Iterator[FileIO]:
-    """The regular file at a place, open for reading. Whatever else is there is no object: opening a FIFO would wait for a writer for ever,
-    and reading a device would never end."""
-    try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | flags, dir_fd=dir_fd)
-    except NotADirectoryError as error:
-        raise _missing(path) from error
-    except OSError as error:
-        if error.errno in (errno.ENXIO, errno.ENODEV, errno.ELOOP):  # a socket, a device without a driver, a link that leads to itself
-            raise FileNotFoundError(errno.ENOENT, f"Not a regular file ({os.strerror(error.errno)})", path) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "Not a regular file", path)
-    with FileIO(descriptor) as file:
-        yield file
-
-
-@contextmanager
-def _named(place: Path) -> Iterator[None]:
-    """Errors of calls that are relative to a directory's descriptor name the whole path."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None:
-            error.filename, error.filename2 = str(place), None
-        raise
-
-
-def _entries(directory: Path | str) -> list[tuple[str, os.DirEntry[str], bool]]:
-    """(name, entry, is a directory) in the order of the paths below; empty if the directory is gone. Links are not followed."""
-    try:
-        with os.scandir(directory) as entries:
-            found = [(entry.name, entry, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(found, key=lambda item: item[0] + "/" if item[2] else item[0])  # "a.b" comes before "a/b"
-
-
-def _walk(directory: Path | str, prefix: str) -> Iterator[StoredObject]:
-    for name, entry, is_directory in _entries(directory):
-        if is_directory:
-            yield from _walk(entry.path, f"{prefix}{name}/")
-            continue
-        with suppress(FileNotFoundError):  # gone since the directory was read
-            yield StoredObject(path=prefix + name, size_bytes=entry.stat(follow_symlinks=False).st_size)
-
-
-def _collect_empty(directory: Path | str, prefix: str, found: dict[str, None]) -> bool:
-    """Add every directory below that holds no object; says whether this one holds none."""
-    empty = True
-    for name, entry, is_directory in _entries(directory):
-        if is_directory and _collect_empty(entry.path, f"{prefix}{name}/", found):
-            found[prefix + name] = None
-        else:
-            empty = False
-    return empty

@@ -20,18 +20,39 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _UNSEEN = "it was removed, or this host does not see the catalog's file system. Mount it on every host of the session at the same path"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Way:
     """The root's descriptor, and those of the directories below it as far as they exist; `is_whole` if that is all of them."""
 
-    held: Sequence[int]
-    is_whole: bool
     root: Path
-    names: Sequence[str]
+    held: list[int]
+    names: Sequence[str] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.held) == len(self.names) + 1
 
     @property
     def last(self) -> int:
         return self.held[-1]
+
+    def lead_to(self, names: Sequence[str], *, make: bool = False) -> None:
+        """Go to another directory: what both ways have in common is not opened again. See `descend`."""
+        common = 0
+        while common < min(len(self.held) - 1, len(names)) and self.names[common] == names[common]:
+            common += 1
+        while len(self.held) > common + 1:
+            os.close(self.held.pop())
+        self.names = names
+        for depth in range(common, len(names)):
+            descriptor = _open_below(self.last, names[depth], self._place(depth + 1), make=make)
+            if descriptor is None:
+                return
+            self.held.append(descriptor)
+
+    def reached(self) -> str:
+        """The path of the deepest directory that is open."""
+        return "/".join(self.names[: len(self.held) - 1])
 
     def sync_last(self) -> None:
         sync(self.last, self._place(len(self.held) - 1))
@@ -46,23 +67,19 @@ class Way:
 
 
 @contextmanager
-def descend(root: Path, names: Sequence[str], *, make: bool = False) -> Iterator[Way]:
+def descend(root: Path, names: Sequence[str] = (), *, make: bool = False) -> Iterator[Way]:
     """Open the directories of these names, one in the other, as far as they exist; with `make`, all of them, made where they are missing.
 
     Raises:
         AddressError: the root is not there, and is never made; or a link stands in the place of a directory.
         FileExistsError: with `make`, an object stands in the place of a directory.
     """
-    held = [_open_root(root)]
+    way = Way(root, [_open_root(root)])
     try:
-        for depth, name in enumerate(names):
-            descriptor = _open_below(held[-1], name, root.joinpath(*names[: depth + 1]), make=make)
-            if descriptor is None:
-                break
-            held.append(descriptor)
-        yield Way(held, len(held) == len(names) + 1, root, names)
+        way.lead_to(names, make=make)
+        yield way
     finally:
-        for descriptor in held:
+        for descriptor in way.held:
             os.close(descriptor)
 
 
@@ -100,12 +117,12 @@ def sync_way_up(directory: Path, *, at_least: int) -> None:
             os.close(descriptor)
 
 
-def not_durable(place: Path | str, error: OSError) -> NotDurableError:
+def not_durable(place: Path | str, error: OSError, remedy: str = "then write again in a new attempt") -> NotDurableError:
     """The error of a failed sync, on this host, with the number of the system's."""
     msg = (
         f"{type(error).__name__}: {error}: {place} could not be made durable on host {socket.gethostname()}, and nothing of it was "
         "acknowledged. The system reports such a failure only once, and would report success for a second try of the same file: examine "
-        "the disk (dmesg), then write again in a new attempt"
+        f"the disk (dmesg), {remedy}"
     )
     told = NotDurableError(msg)
     told.errno = error.errno

@@ -3,12 +3,12 @@
 import hashlib
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO
 
 from holdfast.catalog.paths import require_relative
-from holdfast.catalog.storage.port import Digest, StoredObject
+from holdfast.catalog.storage.port import Digest, StorageConflictError, StoredDirectory, StoredObject
 
 
 class MemoryStorage:
@@ -71,20 +71,42 @@ class MemoryStorage:
             found = sorted((path, len(data)) for path, data in self._objects.items() if path.startswith(below))
         return (StoredObject(path=path, size_bytes=size) for path, size in found)
 
-    def delete(self, path: str) -> None:
+    def walk(self, prefix: str) -> Iterator[StoredObject | StoredDirectory]:
+        return self.list(prefix)
+
+    def replace(self, path: str, data: bytes, expected: bytes | None) -> None:
         require_relative(path)
+        with self._lock:
+            if self._objects.get(path) != expected:
+                msg = f"{path} in {self._address} is not what was expected: nothing was replaced"
+                raise StorageConflictError(msg)
+            self._objects[path] = bytes(data)
+            self._volatile.discard(path)
+
+    def link_or_copy(self, source: str, target: str) -> None:
+        self.create(target, self.read(source))
+
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        for path in paths:
+            require_relative(path)
+        errors: dict[str, OSError] = {}
+        for path in paths:
+            try:
+                self.delete(path)
+            except OSError as error:
+                errors[path] = error
+        return errors
+
+    def delete(self, path: str) -> None:
+        """Delete one object; a subclass may fail here."""
         with self._lock:
             self._objects.pop(path, None)
             self._volatile.discard(path)
 
-    def remove_empty_directory(self, path: str) -> bool:
-        require_relative(path)
-        return False
-
-    def empty_directories(self, prefix: str) -> Iterator[str]:
-        if prefix:
-            require_relative(prefix)
-        return iter(())
+    def remove_empty_directories(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        for path in paths:
+            require_relative(path)
+        return {}
 
     def write_as_engine(self, path: str, data: bytes) -> None:
         """What an engine does that writes under the root by itself: replaces silently, and is not durable."""

@@ -5,7 +5,7 @@ operating system. Every verb is one call to storage, so that a test can fail or 
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
@@ -22,11 +22,22 @@ class StoredObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDirectory:
+    """A directory in a walk."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
     """Size and SHA-256 (hex) of an object's bytes, read from storage."""
 
     size_bytes: int
     sha256: str
+
+
+class StorageConflictError(Exception):
+    """What is at the place is not what was expected there; nothing was changed."""
 
 
 def copy_stream(source: BinaryIO, target: BinaryIO, limit_bytes: int | None = None) -> Digest:
@@ -84,23 +95,50 @@ class Storage(Protocol):
         Raises AddressError, NotDurableError as `create`.
         """
 
+    def replace(self, path: str, data: bytes, expected: bytes | None) -> None:
+        """Put an object in the place of the one with the expected bytes (None: of none), durably. Readers see one or the other, whole.
+
+        Of many callers that expect the same, one succeeds: among all processes of a host, and among hosts as far as the file system's
+        locks reach. Only `replace` and `create` may write to such a place; what is deleted meanwhile may come back.
+
+        Raises:
+            StorageConflictError: something else is there, or nothing; nothing was changed. What was found may not be durable.
+            AddressError: as `create`.
+            NotDurableError: the object was replaced, and a loss of power may undo that.
+        """
+
+    def link_or_copy(self, source: str, target: str) -> None:
+        """Give an object a second name, or a copy where storage has no second names; durable, its bytes too. Never replaces an object.
+
+        A copy is read back and compared. Neither name is affected by the deletion of the other.
+        Raises FileExistsError, FileNotFoundError (a link is not an object, and is not followed), AddressError, NotDurableError.
+        """
+
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Every object below a prefix (a directory's path, "" for all), hidden ones included, in the order of their paths.
+        """Every object below a prefix (a directory's path, "" for all), hidden ones included, in no order, and in bounded memory.
 
-        Objects that appear or go meanwhile may or may not be seen.
+        Objects that appear or go meanwhile may or may not be seen. A caller that needs an order sorts.
         """
 
-    def delete(self, path: str) -> None:
-        """Delete an object; returns only once it is confirmed gone. Deleting a missing one is no error."""
+    def walk(self, prefix: str) -> Iterator[StoredObject | StoredDirectory]:
+        """As `list`, with the directories below the prefix, where directories exist.
 
-    def remove_empty_directory(self, path: str) -> bool:
-        """Remove one directory if it is empty, where directories exist; says whether it went.
-
-        Never recursive; a missing or filled one is no error.
+        What is in a directory comes together, and the directory itself after it.
         """
 
-    def empty_directories(self, prefix: str) -> Iterator[str]:
-        """Directories below a prefix that hold no object at any depth, deepest first; none where directories do not exist."""
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        """Delete objects; returns those that are not confirmed gone, with the reason. All others are gone, durably. Missing is gone.
+
+        After a failed sync nothing of that directory is confirmed by this process any more, in this call or a later one: the next sync
+        would succeed over what may be lost.
+        Raises AddressError: the root is missing; nothing is confirmed.
+        """
+
+    def remove_empty_directories(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        """Remove those directories that are empty, the deepest first, where directories exist; returns the failures with their reasons.
+
+        Never recursive; a missing or filled one is no error. What was removed is gone durably. Raises AddressError as `delete_many`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +178,17 @@ class PassingStorage:
     def list(self, prefix: str) -> Iterator[StoredObject]:
         return self.inner.list(prefix)
 
-    def delete(self, path: str) -> None:
-        self.inner.delete(path)
+    def walk(self, prefix: str) -> Iterator[StoredObject | StoredDirectory]:
+        return self.inner.walk(prefix)
 
-    def remove_empty_directory(self, path: str) -> bool:
-        return self.inner.remove_empty_directory(path)
+    def replace(self, path: str, data: bytes, expected: bytes | None) -> None:
+        self.inner.replace(path, data, expected)
 
-    def empty_directories(self, prefix: str) -> Iterator[str]:
-        return self.inner.empty_directories(prefix)
+    def link_or_copy(self, source: str, target: str) -> None:
+        self.inner.link_or_copy(source, target)
+
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        return self.inner.delete_many(paths)
+
+    def remove_empty_directories(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        return self.inner.remove_empty_directories(paths)

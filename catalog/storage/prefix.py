@@ -1,11 +1,11 @@
 """A part of a storage as a storage of its own: what a savepoint's directory is to its writer and its readers."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from holdfast.catalog.storage.port import Digest, Storage, StoredObject
+from holdfast.catalog.storage.port import Digest, Storage, StoredDirectory, StoredObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +44,31 @@ class PrefixStorage:
         self.inner.make_durable(self._within(path))
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        found = self.inner.list(self._below(prefix))
-        return (StoredObject(path=o.path.removeprefix(f"{self.prefix}/"), size_bytes=o.size_bytes) for o in found)
+        return (replace(found, path=self._seen(found.path)) for found in self.inner.list(self._below(prefix)))
 
-    def delete(self, path: str) -> None:
-        self.inner.delete(self._within(path))
+    def walk(self, prefix: str) -> Iterator[StoredObject | StoredDirectory]:
+        return (replace(found, path=self._seen(found.path)) for found in self.inner.walk(self._below(prefix)))
 
-    def remove_empty_directory(self, path: str) -> bool:
-        return self.inner.remove_empty_directory(self._within(path))
+    def replace(self, path: str, data: bytes, expected: bytes | None) -> None:
+        self.inner.replace(self._within(path), data, expected)
 
-    def empty_directories(self, prefix: str) -> Iterator[str]:
-        found = self.inner.empty_directories(self._below(prefix))
-        return (directory.removeprefix(f"{self.prefix}/") for directory in found)
+    def link_or_copy(self, source: str, target: str) -> None:
+        self.inner.link_or_copy(self._within(source), self._within(target))
+
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        return self._of(self.inner.delete_many([self._within(path) for path in paths]))
+
+    def remove_empty_directories(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        return self._of(self.inner.remove_empty_directories([self._within(path) for path in paths]))
 
     def _within(self, path: str) -> str:
         return f"{self.prefix}/{path}"
 
     def _below(self, prefix: str) -> str:
         return self._within(prefix) if prefix else self.prefix
+
+    def _seen(self, path: str) -> str:
+        return path.removeprefix(f"{self.prefix}/")
+
+    def _of(self, errors: Mapping[str, OSError]) -> dict[str, OSError]:
+        return {self._seen(path): error for path, error in errors.items()}

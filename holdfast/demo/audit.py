@@ -65,9 +65,9 @@ def clean_up(catalog: Catalog, result: Result) -> None:
     result.taken_over_files += len(vacuumed.plan.condemned)
     scrubbed = catalog.scrub()
     result.orphans, result.orphan_bytes = scrubbed.deleted_files, scrubbed.deleted_bytes
-    result.foreign_files = len(scrubbed.plan.foreign)
+    result.foreign_files = scrubbed.plan.foreign.count
     again = catalog.plan_scrub()
-    result.left_orphans = len(again.orphans) + len(again.in_flight) + len(again.directories) + len(catalog.plan_vacuum().unreferenced)
+    result.left_orphans = len(again.orphans) + again.in_flight.count + len(again.directories) + len(catalog.plan_vacuum().unreferenced)
 
 
 def read_back(catalog: Catalog, result: Result) -> None:

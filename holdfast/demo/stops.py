@@ -5,7 +5,7 @@ A place is armed by a file that the parent makes; reaching it makes another.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +85,9 @@ class StoppingStorage(PassingStorage):
         if path.endswith(f"/{MANIFEST_NAME}"):
             self.stops.here(COMMIT)
 
-    def delete(self, path: str) -> None:
-        self.inner.delete(path)
-        self.stops.here(DELETION)
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        errors: dict[str, OSError] = {}
+        for path in paths:
+            errors |= self.inner.delete_many([path])
+            self.stops.here(DELETION)
+        return errors

@@ -269,6 +269,18 @@ def test_a_ledger_from_before_the_newer_history_calls_its_files_unknown() -> Non
     assert believes_all.judge(theirs) is Verdict.ORPHAN, "as it would be without the bound"
 
 
+def test_a_history_that_was_read_before_the_ledger_makes_known_tokens_unknown() -> None:
+    """Between the two an attempt ended and was folded away. One that is read after has been told of what the ledger has forgotten."""
+    first = "a" * 16
+    log, told = ledger_of([[job(), start(2), opened(2, first, 1, None)], [ended(3, first, Status.KILLED)]]), MemoryTold()
+    early = MemoryHistory(told)
+    fold_and_tell(log, told)
+    theirs = paths.streamed_file(J, 1, first, 0, 0)
+    assert verdict(log, told, theirs) is Verdict.ORPHAN
+    ledger = MemoryLedger(log)
+    assert OrphanRule.over(state_of(ledger.scan()), set(), past_of(ledger, early)).judge(theirs) is Verdict.UNKNOWN_TOKEN
+
+
 def test_a_manifest_of_a_forgotten_attempt_is_judged_by_its_token() -> None:
     """`chk-<n>` has none: which of the ids given so far had which attempt, the history says."""
     first, second = "a" * 16, "b" * 16

@@ -42,7 +42,7 @@ KINDS_OF_FACTS = tuple(KINDS.values())
 @pytest.mark.parametrize("seed", range(12))
 def test_a_held_job_is_what_folding_every_fact_gives(seed: int) -> None:
     """Along random histories of the model, of processes that began at any time, and have replayed what came since."""
-    model, every = ModelWorld(seed), CatalogState(handles_of="*")
+    model, every = ModelWorld(seed, folds=False), CatalogState(handles_of="*")
     processes = [Transactor(MemoryLedger(model.log), model.environment, works_for=job) for job in (*JOBS, None)]
     for step in range(60):
         model_steps.step(model)
@@ -297,6 +297,15 @@ def test_a_decision_over_held_jobs_is_that_over_all_facts(decision: str) -> None
     decide = made(scene, before(scene))
     held, whole = decide(scene.held(K)), decide(scene.whole())
     assert ([*held.facts], held.keys, held.result) == ([*whole.facts], whole.keys, whole.result)
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_a_commit_names_each_job_that_it_says_something_of(decision: str) -> None:
+    """By its keys: a process of that job reads no other commits."""
+    _, before, made = DECISIONS[decision]
+    scene = Jobs()
+    decided = made(scene, before(scene))(scene.held(K))
+    assert {job_key(fact.job_id) for fact in decided.facts} <= decided.keys.keys()
 
 
 def test_a_commit_of_a_claimer_walks_no_further_than_it_keeps() -> None:

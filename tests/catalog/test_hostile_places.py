@@ -2,14 +2,14 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.catalog.errors import AddressError
-from holdfast.catalog.storage import Storage, read_committed
+from holdfast.catalog.storage import Storage, StorageConflictError, read_committed
 from holdfast.catalog.storage.local import LocalStorage
 from tests.support.front_door import LARGE
 
@@ -25,38 +25,70 @@ VERBS: dict[str, Callable[[Storage, str], object]] = {
     "create": lambda storage, path: storage.create(path, b"1"),
     "create_stream": create_stream,
     "make_durable": lambda storage, path: storage.make_durable(path),
-    "delete": lambda storage, path: storage.delete(path),
-    "remove_empty_directory": lambda storage, path: storage.remove_empty_directory(path),
+    "replace": lambda storage, path: storage.replace(path, b"2", b"precious"),
+    "replace none": lambda storage, path: storage.replace(path, b"2", None),
+    "link_or_copy from": lambda storage, path: storage.link_or_copy(path, "jobs/b/y"),
+    "link_or_copy to": lambda storage, path: storage.link_or_copy(KEPT, path),
 }
+DELETIONS: dict[str, Callable[[Storage, str], Mapping[str, OSError]]] = {
+    "delete_many": lambda storage, path: storage.delete_many([path, KEPT]),
+    "remove_empty_directories": lambda storage, path: storage.remove_empty_directories([path, KEPT]),
+}
+KEPT = "of-its-own/kept"
+NEW_FILES = ("create", "create_stream", "replace none", "link_or_copy to")
 
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("linked", ["jobs", "jobs/a", "jobs/a/shared"])
 def test_a_linked_directory_is_refused_by_every_verb_that_changes(tmp_path: Path, verb: str, linked: str) -> None:
     """A vacuum deleted, and a writer wrote, wherever the link led."""
-    root, outside = tmp_path / "root", tmp_path / "outside"
-    place = outside.joinpath(*Path("jobs/a/shared/x").parts[len(Path(linked).parts) :])
-    place.parent.mkdir(parents=True)
-    if verb == "remove_empty_directory":
-        place.mkdir()
-    elif not verb.startswith("create"):
-        place.write_bytes(b"precious")
+    root, outside = linked_away(tmp_path, linked, "nothing" if verb in NEW_FILES else "file")
     before = sorted(outside.rglob("*"))
-    (root / linked).parent.mkdir(parents=True)
-    (root / linked).symlink_to(outside)
     with pytest.raises(AddressError, match=f"{linked} is a link on host .* put the directory itself in its place"):
         VERBS[verb](LocalStorage(root), "jobs/a/shared/x")
     assert sorted(outside.rglob("*")) == before
+
+
+@pytest.mark.parametrize("verb", DELETIONS)
+@pytest.mark.parametrize("linked", ["jobs", "jobs/a", "jobs/a/shared"])
+def test_what_lies_behind_a_link_is_not_deleted_and_what_does_not_is(tmp_path: Path, verb: str, linked: str) -> None:
+    """One link in the catalog must not end every vacuum."""
+    root, outside = linked_away(tmp_path, linked, "directory" if "directories" in verb else "file")
+    if "directories" in verb:
+        (root / KEPT).unlink()
+        (root / KEPT).mkdir()
+    before = sorted(outside.rglob("*"))
+    errors = DELETIONS[verb](LocalStorage(root), "jobs/a/shared/x")
+    assert [*errors] == ["jobs/a/shared/x"]
+    assert f"{linked} is a link" in str(errors["jobs/a/shared/x"])
+    assert sorted(outside.rglob("*")) == before
+    assert not (root / KEPT).exists()
+
+
+def linked_away(tmp_path: Path, linked: str, what: str) -> tuple[Path, Path]:
+    """A root in which a directory is a link to one outside, where x is a file, a directory or nothing; and that one."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    place = outside.joinpath(*Path("jobs/a/shared/x").parts[len(Path(linked).parts) :])
+    place.parent.mkdir(parents=True)
+    if what == "directory":
+        place.mkdir()
+    elif what == "file":
+        place.write_bytes(b"precious")
+    (root / linked).parent.mkdir(parents=True)
+    (root / linked).symlink_to(outside)
+    LocalStorage(root).create(KEPT, b"1")
+    return root, outside
 
 
 def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "volume").mkdir()
     (tmp_path / "root").symlink_to(tmp_path / "volume")
     storage = LocalStorage(tmp_path / "root")
-    for verb in ("create", "make_durable", "delete"):
+    for verb in ("create", "make_durable", "link_or_copy from"):
         VERBS[verb](storage, "jobs/a/x")
-    assert VERBS["remove_empty_directory"](storage, "jobs/a")
-    assert (tmp_path / "volume" / "jobs").is_dir()
+    storage.replace("jobs/a/x", b"2", b"1")
+    assert storage.delete_many(["jobs/a/x"]) == storage.remove_empty_directories(["jobs/a"]) == {}
+    assert [path.name for path in (tmp_path / "volume" / "jobs").iterdir()] == ["b"]
 
 
 def test_a_file_in_the_place_of_a_directory_is_a_taken_name(tmp_path: Path) -> None:
@@ -64,7 +96,9 @@ def test_a_file_in_the_place_of_a_directory_is_a_taken_name(tmp_path: Path) -> N
     storage.create("jobs", b"1")
     with pytest.raises(FileExistsError):
         storage.create("jobs/a/x", b"1")
-    storage.delete("jobs/a/x")
+    with pytest.raises(FileExistsError):
+        storage.link_or_copy("jobs", "jobs/a/x")
+    assert storage.delete_many(["jobs/a/x"]) == storage.remove_empty_directories(["jobs/a", "jobs"]) == {}
     assert storage.read("jobs") == b"1"
 
 
@@ -101,6 +135,37 @@ def test_what_is_no_regular_file_is_missing_and_waits_for_nobody(tmp_path: Path,
     with pytest.raises(FileNotFoundError):
         with storage.open_stream("a/x") if verb == "open_stream" else open(os.devnull):
             getattr(storage, verb)("a/x")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_regular_file_is_neither_replaced_nor_given_a_name(tmp_path: Path, kind: str) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.create("a/x", b"1")
+    exchange(tmp_path / "a" / "x", kind)
+    before = sorted((path, path.lstat().st_mode) for path in tmp_path.rglob("*"))
+    for expected in (b"1", b"", None):
+        with pytest.raises(StorageConflictError):
+            storage.replace("a/x", b"2", expected)
+    with pytest.raises(FileNotFoundError):
+        storage.link_or_copy("a/x", "a/y")
+    assert sorted((path, path.lstat().st_mode) for path in tmp_path.rglob("*")) == before
+    assert storage.delete_many(["a/x"]) == {}, "it is deleted as a name, whatever it is"
+    assert not os.path.lexists(tmp_path / "a" / "x")
+
+
+def test_directories_in_the_place_of_files_are_left_by_every_verb(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.create("a/x/inside", b"1")
+    for expected in (b"1", b"", None):
+        with pytest.raises(StorageConflictError):
+            storage.replace("a/x", b"2", expected)
+    with pytest.raises(FileNotFoundError):
+        storage.link_or_copy("a/x", "a/y")
+    storage.create("z", b"1")
+    with pytest.raises(FileExistsError):
+        storage.link_or_copy("z", "a/x")
+    assert storage.delete_many(["a/x"]) == storage.remove_empty_directories(["a/x", "a/x/inside"]) == {}
+    assert storage.read("a/x/inside") == b"1"
 
 
 @pytest.fixture

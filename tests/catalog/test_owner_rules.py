@@ -335,6 +335,6 @@ def test_the_state_forgets_the_files_of_an_owner_that_has_ended(history: Owners)
     one, two = file_of(token, 1), file_of(token, 2)
     history.refer(one)
     history.release("wal", two)
-    assert (history.job.owners[token].rows, history.job.owners[token].released) == ({one.file_id, two.file_id}, {two.file_id})
+    assert (history.job.owners[token].rows, history.job.owners[token].released) == ({one.file_id}, {two.file_id})
     history.end("wal")
     assert history.job.owners == {}

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from benchmarks import __main__ as program
-from benchmarks import commit, embedded_store, garbage, harness, local_recovery, restore, state_store, streaming
+from benchmarks import commit, delete, embedded_store, garbage, harness, local_recovery, restore, state_store, streaming, verify
 from benchmarks.harness import Result
 from benchmarks.ledger_facts import Size
 from holdfast.catalog import errors
@@ -166,6 +166,25 @@ def test_garbage_fails_where_the_two_answers_differ(tmp_path, monkeypatch):
     monkeypatch.setattr(garbage, "BY_HAND", garbage.BY_HAND.replace("k.seq >= i.from_seq", "k.seq > i.from_seq"))
     with pytest.raises(AssertionError, match="disagree"):
         garbage.run(tmp_path, SMALL_HISTORY, rounds=1)
+
+
+def test_delete_deletes_the_same_files_on_both_sides(tmp_path):
+    [time] = delete.run(tmp_path, files=200, rounds=1)
+    assert (time.measures, time.goal) == ("time", "<= 1.2")
+    assert time.figures["files"] == 200
+    assert time.figures["directories"] == 20 + 10 + 2  # of manifests, of native writes, and the two that all share
+
+
+def test_delete_fails_where_something_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(delete, "_vacuum", lambda names, storage: storage.delete_many(names[1:]))
+    with pytest.raises(AssertionError, match="are left"):
+        delete.run(tmp_path, files=50, rounds=1)
+
+
+def test_verify_reads_the_same_bytes_on_both_sides(tmp_path):
+    [rate] = verify.run(tmp_path, sizes_mb=[0.1, 0.2, 0.5], rounds=1)
+    assert (rate.measures, rate.goal) == ("rate", ">= 0.8")
+    assert (rate.figures["files"], rate.figures["bytes"] > 800_000) == (3 + 1, True)  # and the manifest
 
 
 def test_embedded_store_counts_what_a_snapshot_has_new(tmp_path):

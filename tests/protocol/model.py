@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from holdfast.compaction import vacuum
+from holdfast.compaction import runs
 from tests.support import model_steps
 from tests.support.fold_mutants import OF_STEPS
 from tests.support.model_world import Violation, World
@@ -51,7 +51,7 @@ def explore(histories: int, *, first_seed: int = 0, steps: int = STEPS, mutant: 
     """The first violation in as many histories, if there is one. Without a step of folding all of them fold; without another rule none
     does, for a folder that meets what is wrong only refuses to fold."""
     folds = None if mutant is None else mutant in OF_STEPS
-    with RULES[mutant].without() if mutant else nullcontext(), replaced(vacuum, "BATCH_FILES", 2):  # more calls to run between
+    with RULES[mutant].without() if mutant else nullcontext(), replaced(runs, "BATCH", 2):  # more calls to run between
         for seed in range(first_seed, first_seed + histories):
             try:
                 history(seed, steps, folds=folds)

@@ -214,7 +214,7 @@ def test_a_scrub_spares_attempts_opened_before_and_after_its_listing(world: Worl
     """Scrub against a new attempt. Storage is listed first: whatever it shows has an opening that the ledger, read later, knows."""
     process, scrubber = world.process(), world.process()
     coordinator = process.coordinate()
-    for verb in ("list", "empty_directories", "refresh"):
+    for verb in ("walk", "refresh"):
         with coordinator.checkpoint() as writer:
             write_states(writer, {"planes": [b"before the listing"]})
 
@@ -232,7 +232,7 @@ def test_a_scrub_is_not_alarmed_by_an_attempt_that_opens_while_it_runs(world: Wo
     be unknown."""
     process, scrubber = world.process(), world.process()
     coordinator = process.coordinate()
-    for verb in ("list", "empty_directories", "refresh", "scan"):
+    for verb in ("walk", "refresh", "scan"):
         opened: list[AttemptToken] = []
 
         def act(opened: list[AttemptToken] = opened) -> None:
@@ -253,7 +253,7 @@ def test_a_scrub_spares_an_attempt_that_commits_after_its_listing(world: World) 
     """Listed while in flight, ended when the ledger is read: the file rows say that its files are known."""
     process, scrubber = world.process(), world.process()
     coordinator = process.coordinate()
-    for verb in ("empty_directories", "refresh", "scan"):
+    for verb in ("refresh", "scan"):
         at_first(scrubber, verb, lambda: process.checkpoint(coordinator, {"planes": [b"p"], "model": BIG}))
         scrubber.scrub()
         assert_catalog_sound(world)
@@ -294,7 +294,7 @@ def test_a_late_delete_of_a_vacuum_deletes_nothing_that_anybody_needs(world: Wor
     world.process().vacuum()
     process.checkpoint(coordinator, {"planes": [b"one"], "model": BIG})
     for file in plan.unreferenced:
-        world.storage.delete(file.path)
+        world.storage.delete_many([file.path])
     assert_catalog_sound(world)
     resume(world)
 

@@ -1,15 +1,20 @@
 """A storage that breaks on script: wraps any adapter, and is one itself."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import BinaryIO
 
-from holdfast.catalog.storage import Digest, Storage, StoredObject
+from holdfast.catalog.paths import parent
+from holdfast.catalog.storage import Digest, Storage, StoredDirectory, StoredObject
 from tests.support.faults import Faults
 
 
 class FaultyStorage:
-    """Passes every verb on to `inner` through `faults`. A stream is two calls: `create_stream` (its start) and `publish` (its end)."""
+    """Passes every verb on to `inner` through `faults`. A stream is two calls: `create_stream` (its start) and `publish` (its end).
+
+    A deletion of many is a call `delete` for each path, and then `sync` for each directory that they were in: each may fail, and then the
+    others go on; and the process may die at any of them.
+    """
 
     def __init__(self, inner: Storage, faults: Faults | None = None) -> None:
         self.inner = inner
@@ -68,11 +73,31 @@ class FaultyStorage:
     def list(self, prefix: str) -> Iterator[StoredObject]:
         return self.faults.run("list", prefix, lambda: iter([*self.inner.list(prefix)]))
 
-    def delete(self, path: str) -> None:
-        self.faults.run("delete", path, lambda: self.inner.delete(path))
+    def walk(self, prefix: str) -> Iterator[StoredObject | StoredDirectory]:
+        return self.faults.run("walk", prefix, lambda: iter([*self.inner.walk(prefix)]))
 
-    def remove_empty_directory(self, path: str) -> bool:
-        return self.faults.run("remove_empty_directory", path, lambda: self.inner.remove_empty_directory(path))
+    def replace(self, path: str, data: bytes, expected: bytes | None) -> None:
+        self.faults.run("replace", path, lambda: self.inner.replace(path, data, expected))
 
-    def empty_directories(self, prefix: str) -> Iterator[str]:
-        return self.faults.run("empty_directories", prefix, lambda: iter([*self.inner.empty_directories(prefix)]))
+    def link_or_copy(self, source: str, target: str) -> None:
+        self.faults.run("link_or_copy", target, lambda: self.inner.link_or_copy(source, target))
+
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        self.faults.require_alive()
+        errors = self._each("delete", paths, lambda path: self.inner.delete_many([path]))
+        for directory, error in self._each("sync", sorted({parent(path) for path in paths}), lambda _: {}).items():
+            errors |= {path: error for path in paths if parent(path) == directory and path not in errors}
+        return errors
+
+    def remove_empty_directories(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        deepest_first = sorted(paths, key=lambda path: -path.count("/"))
+        return self._each("remove_empty_directory", deepest_first, lambda path: self.inner.remove_empty_directories([path]))
+
+    def _each(self, verb: str, paths: Collection[str], act: Callable[[str], Mapping[str, OSError]]) -> dict[str, OSError]:
+        errors: dict[str, OSError] = {}
+        for path in paths:
+            try:
+                errors |= self.faults.run(verb, path, lambda path=path: act(path))
+            except OSError as error:
+                errors[path] = error
+        return errors

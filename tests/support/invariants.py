@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
@@ -25,7 +25,7 @@ from holdfast.catalog.manifest import Manifest, decode
 from holdfast.catalog.references import FileStatus, References
 from holdfast.catalog.schema import SCHEMA, from_table
 from holdfast.catalog.state import CatalogState
-from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage import Storage, StoredDirectory, StoredObject
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, JobId, Role, Status
 from holdfast.compaction.garbage import find_garbage
 from holdfast.compaction.orphans import OrphanRule, Verdict
@@ -115,8 +115,16 @@ def assert_clean(source: Any) -> None:
     needed = {references.files[handle.file_id].path for _, _, handle in _kept_handles(references) if handle.file_id in references.files}
     assert not ours - needed, f"left behind: {sorted(ours - needed)}"
     assert not needed - ours, f"missing: {sorted(needed - ours)}"
-    empty = [path for path in evidence.storage.empty_directories("") if rule.judge(path) is Verdict.ORPHAN]
+    empty = [path for path in empty_directories(evidence.storage) if rule.judge(path) is Verdict.ORPHAN]
     assert not empty, f"empty directories of ended attempts are left: {sorted(empty)}"
+
+
+def empty_directories(storage: Storage, prefix: str = "") -> list[str]:
+    """Directories that hold no object at any depth, deepest first."""
+    found = list(storage.walk(prefix))
+    holding = {str(above) for stored in found if isinstance(stored, StoredObject) for above in PurePosixPath(stored.path).parents}
+    empty = [stored.path for stored in found if isinstance(stored, StoredDirectory) and stored.path not in holding]
+    return sorted(empty, key=lambda path: (-path.count("/"), path))
 
 
 # ---- the invariants -------------------------------------------------------------------------------------------------

@@ -94,11 +94,13 @@ class Others(Parts):
 
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.folds)
     @rule(cleans=st.booleans())
     def fold(self, cleans: bool) -> None:
         """The ledger, which forgets what is neither live nor open; with `cleans`, so do those who have missed it, for they read it anew."""
         assert self.operator.fold(cleans=cleans)
 
+    @precondition(lambda self: self.folds)
     @rule(pick=PICK)
     def forget(self, pick: int) -> None:
         """A process forgets what a fold would leave out, whatever it is doing."""

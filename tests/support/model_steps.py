@@ -9,7 +9,7 @@ from tests.support import model_owners
 from tests.support.faults import Crash
 from tests.support.model_actors import Coordinator, Reader, Savepoint
 from tests.support.model_owners import Owner
-from tests.support.model_upkeep import Folder, Scrub, Vacuum
+from tests.support.model_upkeep import Folder, Scrub, Upkeep, Vacuum
 from tests.support.model_world import JOBS, World
 from tests.support.world import drop_or_dispose
 
@@ -108,7 +108,7 @@ def step(w: World) -> None:
             w.run(folder)
         return
     if roll < 0.09 or not w.actors:
-        w.actors.append(w.random.choice((*STARTS, *(Folder,) * 4) if w.folds else STARTS)(w))
+        w.actors.append(w.random.choice((*STARTS, *(Folder,) * 3, *(Upkeep,) * 4) if w.folds else STARTS)(w))
     elif roll < 0.16:
         operate(w)
     elif roll < 0.21:

@@ -49,13 +49,15 @@ class Scrub:
         if self.listed is None:
             self.list_storage()
         elif self.rule is None:
+            if w.folds and not w.calm and w.random.random() < 0.5:
+                return True  # a long listing
             self.rule = orphans.OrphanRule.over(self.remembered(), set())
         elif self.rule.past is orphans.nothing_forgotten:
             self.rule.present = w.said.present_paths()
             self.rule.past = orphans.past_of(MemoryLedger(w.log), self.past_history or MemoryHistory(w.told_facts))
         elif self.plan is None:
-            self.plan = scrub.plan_scrub(self.listed, (), self.rule)
-            return bool(self.plan.orphans or self.plan.unknown)
+            self.plan = scrub.plan_scrub(self.listed, self.rule)
+            return bool(self.plan.orphans or self.plan.unknown.count)
         else:
             w.story.append(f"scrub of {[orphan.path for orphan in self.plan.orphans]}")
             try:
@@ -68,7 +70,7 @@ class Scrub:
         return True
 
     def list_storage(self) -> None:
-        self.listed = list(self.w.storage.list(""))
+        self.listed = list(self.w.storage.walk(""))
 
     def remembered(self) -> CatalogState:
         """What its process has in memory: at the newest version, and no more than a fold of that would leave, perhaps."""
@@ -139,3 +141,23 @@ class Folder:
     def _may_die(self, when: str) -> None:
         if not self.w.calm and self.w.random.random() < 0.05:
             raise Crash(f"dies {when} a step")
+
+
+class Upkeep:
+    """A vacuum, and a fold that forgets what it freed; then perhaps a second vacuum, which had the first one's plan."""
+
+    def __init__(self, world: World) -> None:
+        self.w, self.busy, self.name = world, False, "upkeep"
+        self.todo: list[Vacuum | Folder] = [Vacuum(world)]
+
+    def step(self) -> bool:
+        first = self.todo[0]
+        if first.step():
+            return True
+        self.todo.pop(0)
+        if isinstance(first, Vacuum) and not self.todo:
+            late = Vacuum(self.w)
+            late.plan = first.plan
+            self.todo = [Folder(self.w), *([late] if self.w.random.random() < 0.4 else [])]
+            return True
+        return bool(self.todo)

@@ -238,6 +238,8 @@ class World:
             elif isinstance(fact, f.Unheld):
                 record.holds.discard((fact.job_id, fact.checkpoint_id, fact.hold))
                 moved = True
+            elif isinstance(fact, f.Gone) and fact.file_id not in self.said.files:
+                self.story.append(f"late gone of {fact.file_id}, which was folded away")
             elif isinstance(fact, f.Started):
                 record.epoch[fact.job_id] = fact.epoch
                 (record.claimed.discard if fact.claimed_by is None else record.claimed.add)(fact.job_id)

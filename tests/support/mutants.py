@@ -224,11 +224,7 @@ def _delete_first() -> AbstractContextManager[None]:
     run = vacuum.run_vacuum
 
     def mutant(plan: vacuum.VacuumPlan, transactor: Transactor, storage: Any, environment: Any, progress: Any = None) -> Any:
-        for file in (*plan.condemned, *plan.unreferenced):
-            try:
-                storage.delete(file.path)
-            except OSError:
-                continue
+        storage.delete_many([file.path for file in (*plan.condemned, *plan.unreferenced)])
         return run(plan, transactor, storage, environment, progress)
 
     return replaced(vacuum, "run_vacuum", mutant)

@@ -6,7 +6,7 @@ or deleted with the version at its time, and every checkpoint that a caller was 
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -235,9 +235,12 @@ class RecordingStorage(PassingStorage):
             yield stream
         self._record("create", path)
 
-    def delete(self, path: str) -> None:
-        self.inner.delete(path)
-        self._record("delete", path)
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        errors = self.inner.delete_many(paths)
+        for path in paths:
+            if path not in errors:
+                self._record("delete", path)
+        return errors
 
     def _record(self, verb: Literal["create", "delete"], path: str) -> None:
         self.calls.append(StorageCall(verb=verb, path=path, version=self.log.version, durable_version=self.log.durable_version))

@@ -176,7 +176,7 @@ def test_another_job_that_starts_from_it_has_a_row_of_its_own(mode: Any, begins:
     assert_catalog_sound(line.world)
 
 
-def test_what_an_older_version_wrote_stays_as_it_is_until_it_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_older_version_wrote_stays_until_it_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_before(*given: Any) -> Ack:
         ack = write_bytes(*given)
         return replace(ack, chunks=tuple(replace(chunk, scope=Scope.EXCLUSIVE) for chunk in ack.chunks))

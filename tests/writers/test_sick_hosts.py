@@ -196,9 +196,14 @@ def test_cleanup_on_a_sick_host_calls_nothing_gone(root: Path, tmp_path: Path, n
     sickness = Sickness.of(name, tmp_path / "aside")
     storage = GuardedStorage(LocalStorage(root), holdfast.open(root).catalog_id)
     sickness.befall(root)
-    for verb in (storage.delete, storage.remove_empty_directory, storage.list, storage.read, storage.size, storage.digest):
+    path = "jobs/j-00000000/shared/1-0123456789abcdef-0-0.parquet"
+    verbs = (storage.delete_many, storage.remove_empty_directories, storage.list, storage.walk, storage.read, storage.size, storage.digest)
+    for verb in verbs:
         with pytest.raises(holdfast.AddressError, match=SAID[name][1]):
-            verb("jobs/j-00000000/shared/1-0123456789abcdef-0-0.parquet")
+            verb([path] if verb in verbs[:2] else path)
+    for change in (lambda: storage.replace(path, b"1", None), lambda: storage.link_or_copy(path, f"{path}.2")):
+        with pytest.raises(holdfast.AddressError, match=SAID[name][1]):
+            change()
     sickness.heal(root)
     with pytest.raises(FileNotFoundError):
         storage.read("jobs/none")

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.catalog.environment import host_cores
+
 SHARE_OF_MEMORY = 0.5  # for all tasks that fit on the host; the JVM, and what the program's own tasks hold, need the rest
 LEAST_MEMORY_BYTES = 256 * 1024**2
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
@@ -25,11 +27,6 @@ def limits_of_this_task(cpus: Callable[[], int | None] | None = None) -> TaskLim
         return TaskLimits(threads=None, memory_bytes=None)
     share = min(1.0, found / host_cores())
     return TaskLimits(threads=found, memory_bytes=max(LEAST_MEMORY_BYTES, int(host_memory_bytes() * SHARE_OF_MEMORY * share)))
-
-
-def host_cores() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def host_memory_bytes() -> int:

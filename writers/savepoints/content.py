@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import RefusedError, UsageError
-from holdfast.catalog.manifest_store import store_manifest
+from holdfast.catalog.manifest_store import left_manifest, store_manifest
 from holdfast.catalog.rules.commit_facts import CommitRequest
 from holdfast.catalog.state import Ref
 from holdfast.catalog.storage import Storage
@@ -100,7 +100,11 @@ class SavepointFiles:
             chunks=content,
             files={file.file_id: file for file in files},
         )
-        self.manifest = store_manifest(self.place, manifest)
+        try:
+            self.manifest = store_manifest(self.place, manifest)
+        except BaseException:
+            self.manifest = left_manifest(self.place, manifest)
+            raise
         return CommitRequest(
             attempt=self.attempt,
             content=content,

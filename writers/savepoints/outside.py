@@ -4,7 +4,8 @@ A savepoint's own directory carries its attempt's token in its name; below it, `
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,7 +16,7 @@ from holdfast.catalog.manifest import decode
 from holdfast.catalog.manifest_store import load_committed, place_of
 from holdfast.catalog.rules import savepoints
 from holdfast.catalog.state import CatalogState, Ref
-from holdfast.catalog.storage import Storage
+from holdfast.catalog.storage import Storage, StoredDirectory
 from holdfast.catalog.storage.local import enclosing, make_root, open_storage
 from holdfast.catalog.transactions import Transactor
 
@@ -58,7 +59,7 @@ def require_writable(target: Storage, fresh: str) -> None:
     try:
         make_root(target.address)
         target.create(probe, b"")
-        target.delete(probe)
+        _delete(target, [probe])
     except OSError as error:
         msg = (
             f"nothing can be written to the target {target.address} ({error}): give a directory that this process may write to, "
@@ -81,19 +82,28 @@ def dispose(storage: Storage, transactor: Transactor, find: Callable[[CatalogSta
 
 def own_files(place: Storage) -> list[str]:
     """What lies under a savepoint's own names in its directory, the manifest last. Links are not followed."""
-    found = [stored.path for stored in place.list("")]
+    found = sorted(stored.path for stored in place.list(""))
     return [*(path for path in found if path.startswith(f"{DATA}/")), *(path for path in found if path == paths.MANIFEST_NAME)]
 
 
-def delete_own(place: Storage, names: Iterable[str]) -> None:
+def delete_own(place: Storage, names: Collection[str]) -> None:
     """Delete these files of a savepoint's directory, and its directories if nothing else is in them."""
-    for name in names:
-        place.delete(name)
-    for directory in sorted(place.empty_directories(""), key=lambda d: -d.count("/")):
-        if directory.split("/")[0] == DATA:
-            place.remove_empty_directory(directory)
+    _delete(place, [name for name in names if name != paths.MANIFEST_NAME])
+    _delete(place, [name for name in names if name == paths.MANIFEST_NAME])  # while it is there, a second call finds the others by it
+    directories = [found.path for found in place.walk("") if isinstance(found, StoredDirectory) and found.path.split("/")[0] == DATA]
+    _raise_first(place.remove_empty_directories(directories))
     above, _, name = place.address.rpartition("/")
-    open_storage(above or "/").remove_empty_directory(name)
+    with suppress(AddressError):  # it went with what it was in
+        _raise_first(open_storage(above or "/").remove_empty_directories([name]))
+
+
+def _delete(place: Storage, names: Collection[str]) -> None:
+    _raise_first(place.delete_many(names))
+
+
+def _raise_first(errors: Mapping[str, OSError]) -> None:
+    for _, error in sorted(errors.items()):
+        raise error
 
 
 def _examine(storage: Storage, fact: CheckpointCommitted, place: Storage) -> tuple[Found, list[str]]:

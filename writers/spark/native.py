@@ -111,7 +111,7 @@ def _part_files(storage: Storage, directory: str) -> list[StoredObject]:
         CorruptionError: something else is there: nobody but this write call writes into its directory.
     """
     parts = []
-    for found in storage.list(directory):
+    for found in sorted(storage.list(directory), key=lambda found: found.path):
         name = found.path.removeprefix(f"{directory}/")
         if name.startswith("_temporary/"):
             continue

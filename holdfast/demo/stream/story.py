@@ -173,8 +173,8 @@ class StreamStory:
             self.result.vacuumed_files += catalog.vacuum().deleted_files
             self.result.orphans = catalog.scrub().deleted_files
             again = catalog.plan_scrub()
-            left = (again.orphans, again.in_flight, again.directories, again.foreign, catalog.plan_vacuum().unreferenced)
-            self.result.left_files = sum(map(len, left))
+            left = (again.orphans, again.directories, catalog.plan_vacuum().unreferenced)
+            self.result.left_files = sum(map(len, left)) + again.in_flight.count + again.foreign.count
             self.result.damages = [f"{damage.path}: {damage.what}" for damage in catalog.verify().damages]
             self._ask(catalog)
 
