@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from holdfast.catalog import arguments
 from holdfast.catalog.environment import Environment
@@ -51,6 +51,7 @@ def coordinate(
     on_end: OnEnd = OnEnd(),  # noqa: B008 - frozen
     chain: ChainLimit = ChainLimit(),  # noqa: B008 - frozen
     failure_policy: FailurePolicy = FailurePolicy(),  # noqa: B008 - frozen
+    upkeep: "AfterCommit | None" = None,
 ) -> "Coordinator":
     """Start an epoch of a job, which fences those before it, and copy what it starts from where that cannot be shared.
 
@@ -59,14 +60,34 @@ def coordinate(
     transactor.work_for(job_id)
     line = Line(transactor=transactor, storage=storage, environment=environment, job_id=job_id, retention=retention, epoch=0)
     start_epoch(line, start)
-    return Coordinator(line=line, state_writer=state_writer, on_end=on_end, chain=chain, failure_policy=failure_policy)
+    return Coordinator(line=line, state_writer=state_writer, on_end=on_end, chain=chain, failure_policy=failure_policy, upkeep=upkeep)
+
+
+class AfterCommit(Protocol):
+    """What a commit may set off, outside of its path and of the checkpoint's block: the catalog's upkeep, which the front door hands in."""
+
+    def after_commit(self, landed: int, folded_to: int) -> None:
+        """A commit landed as this version of a ledger whose newest fold stands for `folded_to`. Returns at once, and raises nothing."""
+
+    def close(self) -> None:
+        """End what is under way."""
 
 
 class Coordinator:
     """What `catalog.coordinate(...)` gives. One epoch of one job; use it from one thread."""
 
-    def __init__(self, *, line: Line, state_writer: StateWriter, on_end: OnEnd, chain: ChainLimit, failure_policy: FailurePolicy) -> None:
+    def __init__(
+        self,
+        *,
+        line: Line,
+        state_writer: StateWriter,
+        on_end: OnEnd,
+        chain: ChainLimit,
+        failure_policy: FailurePolicy,
+        upkeep: AfterCommit | None = None,
+    ) -> None:
         self._line, self._state_writer, self._on_end, self._chain = line, state_writer, on_end, chain
+        self._upkeep = upkeep
         self._transactor = line.transactor
         self._timeout_s = failure_policy.timeout_s
         self._failures = FailureCount(failure_policy.tolerated_failures, line.job_id)
@@ -147,6 +168,8 @@ class Coordinator:
                 if not (attempt.is_own(error) and self._failures.tolerates(error, attempt.checkpoint_id)):
                     raise
                 writer.failure = error
+        if self._upkeep is not None and self._transactor.landed is not None:
+            self._upkeep.after_commit(self._transactor.landed, self._transactor.ledger.folded_to)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -232,6 +255,8 @@ class Coordinator:
         self._refuse_if_writing("the coordinator is closed")
         self._closed = True
         self._line.close()
+        if self._upkeep is not None:
+            self._upkeep.close()
 
     def __enter__(self) -> Self:
         return self
