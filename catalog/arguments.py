@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from datetime import datetime
 from numbers import Integral
 from typing import Any, TypeGuard
 
@@ -63,6 +64,24 @@ def function(given: object, what: str) -> None:
     """A function, or None. Raises UsageError, which says of `what`."""
     if given is not None and not callable(given):
         msg = f"{given!r} is not {what}: pass a function, or nothing"
+        raise UsageError(msg)
+
+
+def aware_time(given: object) -> datetime:
+    """A moment. Raises UsageError for what is none, and for one without a time zone, which is another in each place."""
+    if not isinstance(given, datetime):
+        msg = f"{given!r} is not a time: pass a datetime with a time zone"
+        raise UsageError(msg)
+    if given.utcoffset() is None:
+        msg = f"{given.isoformat()} has no time zone: give one, such as {given.isoformat()}+00:00 or datetime(..., tzinfo=UTC)"
+        raise UsageError(msg)
+    return given
+
+
+def spark_session(given: object) -> None:
+    """Raises UsageError for what is not a session of Spark, classic or Connect."""
+    if not hasattr(given, "createDataFrame"):
+        msg = f"{given!r} is not a Spark session: pass the one that the views are for"
         raise UsageError(msg)
 
 

@@ -1,29 +1,38 @@
 """What maintenance asks of a whole ledger, as a port: by SQL on a real catalog, in memory for the reference ledger.
 
 An answer may be as old as the moment of the call: garbage is stable (I2), so that nothing needs to be newer. Every deletion rests on these
-answers: so SQL is asked at one version, of which every entry and every data file has been held against its digest before.
+answers: so SQL is asked at one version, of which every entry and every data file has been held against its digest before. All of them are
+about what is live: they read the ledger alone, and the history is for analysts.
 """
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Protocol
 
 import duckdb
 
-from holdfast.catalog.errors import DamagedLedgerError, RefusedError, RetryError
+from holdfast.catalog.errors import DamagedLedgerError, FormatError, RefusedError, RetryError
+from holdfast.catalog.facts import KINDS
 from holdfast.catalog.ledger import Ledger, SnapshotLostError
 from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.delta_history import DeltaHistory
+from holdfast.catalog.ledger.delta_table import OurTable
 from holdfast.catalog.ledger.delta_verify import LedgerFile, check_files
 from holdfast.catalog.references import References
-from holdfast.catalog.types import FileId, JobId, Scope, StoredFile
+from holdfast.catalog.types import FileId, JobId, Purpose, Role, Scope, Status, StoredFile
 from holdfast.catalog.views import duckdb_engine
+from holdfast.catalog.views.duckdb_engine import Table
+from holdfast.catalog.views.past import Past, at_time, at_version
 from holdfast.compaction.garbage import Garbage, GarbageFile, find_garbage
 from holdfast.compaction.orphans import KnownPaths
 
 PAGE = 100_000  # rows of an answer that are in memory at a time
 
+_TRIES = 5
 _IN_MEMORY = "the ledger of this catalog is in memory: no engine can read it"
 
 
@@ -43,22 +52,31 @@ class Queries(Protocol):
         """Every file that a live checkpoint refers to, once, in the order of paths."""
 
     def check_ledger(self) -> Iterator[LedgerFile]:
-        """Each file of the ledger itself, and what is wrong with it."""
+        """Each file of ledger and history, by its path below the root, and what is wrong with it."""
 
     def connect(self, root: str) -> duckdb.DuckDBPyConnection:
-        """A connection for analysts, with the views of the ledger at its newest believed version; it reads nothing outside of `root`."""
+        """A connection for analysts, with the views of ledger and history at their newest believed versions; it reads nothing outside of
+        `root`."""
+
+    def past(self, when: int | datetime, of_ledger: str | None) -> Past:
+        """The catalog at a version or time: see `views.past`. Raises as that does; RetryError if the log is cleaned all the time."""
 
     @property
     def ledger_address(self) -> str:
         """Where other engines find the Delta table. Raises RefusedError where there is none."""
 
+    @property
+    def history_address(self) -> str | None:
+        """Where they find that of the history."""
+
 
 @dataclass(frozen=True, slots=True)
 class SqlQueries:
-    """DuckDB over the Delta table at this address. `open_ledger` gives a handle at its newest version."""
+    """DuckDB over the Delta table at this address, and that of its history. `open_ledger` gives a handle at its newest version."""
 
     ledger_address: str
     open_ledger: Callable[[], DeltaLedger]
+    history_address: str | None = None
 
     @classmethod
     def at(cls, ledger_address: str) -> "SqlQueries":
@@ -88,11 +106,30 @@ class SqlQueries:
         ]
 
     def check_ledger(self) -> Iterator[LedgerFile]:
-        return check_files(self.ledger_address)
+        for address in filter(None, (self.ledger_address, self.history_address)):
+            for file in check_files(address):
+                yield replace(file, path=f"{PurePosixPath(address).name}/{file.path}")
 
     def connect(self, root: str) -> duckdb.DuckDBPyConnection:
-        ledger = self.open_ledger()
-        return duckdb_engine.connect(self.ledger_address, version=ledger.version if ledger.is_torn else None, root=root)
+        ledger = _believed(self.open_ledger())
+        history = None if self.history_address is None else _believed(self._open_history())
+        return duckdb_engine.connect(ledger.address, version=ledger.version, history=history, root=root)
+
+    def past(self, when: int | datetime, of_ledger: str | None) -> Past:
+        for _ in range(_TRIES):
+            ledger, history = self.open_ledger(), self._open_history()  # in this order: what a fold took out of the ledger, the history has
+            try:
+                return at_time(ledger, history, when) if isinstance(when, datetime) else at_version(ledger, history, when, of_ledger)
+            except SnapshotLostError:  # it was told more, and the log was cleaned, since it was read
+                continue
+        msg = f"the log of {self.ledger_address} was cleaned {_TRIES} times while it was read: nothing was changed; call again"
+        raise RetryError(msg)
+
+    def _open_history(self) -> DeltaHistory:
+        if self.history_address is None:
+            msg = f"{self.ledger_address} has no history: only a catalog that has one can be seen as it was"
+            raise RefusedError(msg)
+        return DeltaHistory.of(self.history_address, PurePosixPath(self.ledger_address).name)
 
     @contextmanager
     def _verified(self, at_least: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -105,7 +142,7 @@ class SqlQueries:
         _require_version(version, at_least)
         with duckdb_engine.connect(self.ledger_address, version=version) as connection:
             try:
-                _require_all_rows(connection, ledger)
+                _require_understood(connection, ledger)
                 yield connection
             except duckdb.Error as error:
                 msg = f"the ledger {self.ledger_address} cannot be queried at version {version}: {error}; nothing was changed"
@@ -119,15 +156,32 @@ class SqlQueries:
         return ledger
 
 
-def _require_all_rows(connection: duckdb.DuckDBPyConnection, ledger: DeltaLedger) -> None:
-    """Raises RetryError unless DuckDB, which looks at the log by itself, sees what was verified."""
-    found, wanted = connection.execute("SELECT count(*) FROM facts").fetchone(), ledger.count_rows()
-    if wanted is not None and found != (wanted,):
+def _believed(table: OurTable) -> Table:
+    """The newest version of it; below a torn tail, which engines cannot read, that version."""
+    return Table(table.address, table.version if table.is_torn else None)
+
+
+# A program that does not know a kind of fact, or a purpose, does not know what it keeps: it must not delete.
+_KNOWN: dict[str, Collection[str]] = {"kind": KINDS, "purpose": [*Purpose], "status": [*Status], "scope": [*Scope], "role": [*Role]}
+
+
+def _require_understood(connection: duckdb.DuckDBPyConnection, ledger: DeltaLedger) -> None:
+    """Raises RetryError unless DuckDB, which looks at the log by itself, sees what was verified; FormatError for an unknown word in it."""
+    said = connection.execute(f"SELECT {', '.join(_KNOWN)}, count(*) FROM facts GROUP BY ALL").fetchall()
+    found, wanted = sum(count for *_, count in said), ledger.count_rows()
+    if wanted is not None and found != wanted:
         msg = (
-            f"version {ledger.version} of the ledger {ledger.address} has {wanted} facts, and DuckDB sees {found and found[0]}: a listing "
+            f"version {ledger.version} of the ledger {ledger.address} has {wanted} facts, and DuckDB sees {found}: a listing "
             "of this file system lags behind. Nothing was changed; call again"
         )
         raise RetryError(msg)
+    words = {(name, word) for *row, _ in said for name, word in zip(_KNOWN, row, strict=True) if word is not None}
+    if unknown := [f"{name} {word!r:.60}" for name, word in sorted(words) if word not in _KNOWN[name]]:
+        msg = (
+            f"the ledger {ledger.address} says what this version does not know ({', '.join(unknown)}), and so not what is needed: use the "
+            "newer Holdfast that wrote it; nothing was changed"
+        )
+        raise FormatError(msg)
 
 
 _GARBAGE_COLUMNS = "file_id, job_id, path, size_bytes"
@@ -188,6 +242,13 @@ class FoldedQueries:
         return iter(())
 
     def connect(self, root: str) -> duckdb.DuckDBPyConnection:  # noqa: ARG002 - a duty of the port
+        raise RefusedError(_IN_MEMORY)
+
+    def past(self, when: int | datetime, of_ledger: str | None) -> Past:  # noqa: ARG002 - a duty of the port
+        raise RefusedError(_IN_MEMORY)
+
+    @property
+    def history_address(self) -> str | None:
         raise RefusedError(_IN_MEMORY)
 
     def garbage(self) -> Garbage:

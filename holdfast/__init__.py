@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.facade import Catalog
     from holdfast.opening import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
     from holdfast.opening import open_manifest, open_savepoint, rekey
+    from holdfast.past import PastCatalog
     from holdfast.streaming import foreach_batch
     from holdfast.writers.checkpoint import Checkpoint
     from holdfast.writers.checkpoint_writer import CheckpointResult, CheckpointWriter
@@ -62,6 +63,7 @@ _HOMES = {  # where the names are that are not imported above
     "open_savepoint": "opening",
     "rekey": "opening",
     "Catalog": "facade",
+    "PastCatalog": "past",
     "CheckpointResult": "writers.checkpoint_writer",
     "CheckpointWriter": "writers.checkpoint_writer",
     "Coordinator": "writers.coordinator",
@@ -104,6 +106,7 @@ __all__ = [  # without HoldfastDataSource, which needs Spark
     "working_directory",
     "foreach_batch",
     "Catalog",
+    "PastCatalog",
     "Coordinator",
     "CheckpointWriter",
     "CheckpointResult",

@@ -6,13 +6,14 @@ The front door is imported when a catalog is opened: help and version wait for n
 import json
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from holdfast import report
-from holdfast.catalog import VERSION
+from holdfast.catalog import VERSION, paths
 from holdfast.catalog.errors import (
     AttemptEndedError,
     CorruptionError,
@@ -27,6 +28,7 @@ from holdfast.catalog.texts import escaped
 
 if TYPE_CHECKING:
     from holdfast.facade import Catalog
+    from holdfast.past import PastCatalog
 
 OK, DIFFERENCES, USAGE, RETRY, CORRUPTION, ENDED, MACHINE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 OF_THE_MACHINE = "operating-system"  # the kind of an error that the operating system raised, not Holdfast
@@ -179,15 +181,18 @@ def jobs(path: str, *, as_json: bool) -> None:
 @main.command()
 @PATH
 @click.argument("query")
+@click.option("--at", metavar="VERSION|TIME", help="Query the catalog as it was. An example of a time: 2026-11-22T18:00Z.")
 @JSON
-def sql(path: str, query: str, *, as_json: bool) -> None:
+def sql(path: str, query: str, *, at: str | None, as_json: bool) -> None:
     """Query the catalog's views in SQL (DuckDB). One SELECT, EXPLAIN, DESCRIBE or SHOW; nothing is written, anywhere.
 
     Views: jobs, attempts, checkpoints, states, handles, files, checkpoint_files, holds, readers, unreferenced_files, ack_metrics,
     maintenance_runs, owners.
+
+    A VERSION is a number, of the ledger of today; of one before an upgrade it is LEDGER:NUMBER. A TIME is by the clocks of the writers.
     """
     with open_catalog(path) as catalog:
-        _print_query(catalog, query, [], as_json=as_json)
+        _print_query(catalog if at is None else _as_of(catalog, at), query, [], as_json=as_json)
 
 
 @main.command()
@@ -364,6 +369,19 @@ def _change(path: str, change: Callable[["Catalog"], None], told: str, *, as_jso
     _print({"done": told}, [told], as_json=as_json)
 
 
+def _as_of(catalog: "Catalog", at: str) -> "PastCatalog":
+    """Raises UsageError for what is neither a version nor a time, and as `Catalog.at`."""
+    ledger, _, number = at.rpartition(":")
+    if number.isdecimal() and (not ledger or paths.is_ledger(ledger)):
+        return catalog.at(version=int(number), ledger=ledger or None)
+    try:
+        time = datetime.fromisoformat(at)
+    except ValueError as error:
+        msg = f"{at!r} is neither a version of the ledger nor a time: give a number, LEDGER:NUMBER, or a time such as 2026-11-22T18:00Z"
+        raise UsageError(msg) from error
+    return catalog.at(time=time)
+
+
 def _require_job(catalog: "Catalog", job: str) -> None:
     """Raises NotFoundError where an empty answer would hide a name that is spelt wrong."""
     _, rows = report.ask(catalog, "SELECT job FROM jobs ORDER BY job")
@@ -373,7 +391,7 @@ def _require_job(catalog: "Catalog", job: str) -> None:
         raise NotFoundError(msg)
 
 
-def _print_query(catalog: "Catalog", query: str, values: list[Any], *, as_json: bool, empty: str | None = None) -> None:
+def _print_query(catalog: "Catalog | PastCatalog", query: str, values: list[Any], *, as_json: bool, empty: str | None = None) -> None:
     """The answer as a table; if it has no rows, `empty` says so, and without it the columns and a line that says so."""
     columns, rows = report.ask(catalog, query, values)
     nothing = [] if rows else [empty or "no rows"]

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -33,6 +34,7 @@ from holdfast.compaction.runs import Progress
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import VerifyReport
+from holdfast.past import PastCatalog
 from holdfast.verification import verify_catalog
 from holdfast.writers.checkpoint import Checkpoint, kept_by, numbered, open_committed, ref_of
 from holdfast.writers.coordinator import Coordinator, coordinate
@@ -377,9 +379,9 @@ class Catalog:
         return run_scrub(plan, self._transactor, self._storage, self._environment, progress)
 
     def verify(self, *, progress: Progress | None = None) -> VerifyReport:
-        """Read every file of the ledger, then every file of every live checkpoint and savepoint, those outside the catalog too, and compare
-        it with the digest that was committed. Of files of DataFrames, every row's key group is compared with its key's, and the calendar
-        of dates is looked at.
+        """Read every file of ledger and history, then every file of every live checkpoint and savepoint, those outside the catalog too, and
+        compare it with the digest that was committed. Of files of DataFrames, every row's key group is compared with its key's, and the
+        calendar of dates is looked at.
 
         Where the ledger is damaged so far that it cannot say which files those are, the report has its damage alone.
         """
@@ -389,8 +391,8 @@ class Catalog:
     # ---- analysts ---------------------------------------------------------------------------------------------------
 
     def duckdb(self) -> "duckdb.DuckDBPyConnection":
-        """A connection with the views of the catalog at its newest version, in which the ledger is read-only. Below a tail that a loss of
-        power has torn, and no commit has mended, it stays at the version below that.
+        """A connection with the views of the catalog at its newest version, in which ledger and history are read-only. Below a tail that a
+        loss of power has torn, and no commit has mended, it stays at the version below that.
 
         It can open the files of this catalog and no others, and no extension: what is to be joined with other data comes in by
         `connection.register(name, table)`, and results go out as DataFrames or Arrow.
@@ -405,10 +407,28 @@ class Catalog:
         """
         from holdfast.writers.spark.views import register_views
 
-        if not hasattr(spark, "createDataFrame"):
-            msg = f"{spark!r} is not a Spark session: pass the one that the views are for"
+        arguments.spark_session(spark)
+        register_views(spark, self._queries.ledger_address, history_address=self._queries.history_address)
+
+    def at(self, *, version: int | None = None, time: datetime | None = None, ledger: str | None = None) -> PastCatalog:
+        """The catalog as it was, for analysts: the same views, at a version of the ledger or a time. Inline bytes of states are not there.
+
+        Versions are of the ledger of today, as Delta counts them from 0 on; those of one before an upgrade are asked with the name of its
+        directory. A time is by the clocks of the writers: it is the newest version up to which none of them wrote a later time, so that a
+        clock that is ahead hides what came after it, until then.
+        Raises UsageError: there was no such version, nothing had been committed by then, or the time has no time zone.
+        """
+        self._storage.require_root()
+        if (version is None) == (time is None) or (time is not None and ledger is not None):
+            msg = "the catalog is shown as it was at a version (and of which ledger) or at a time: pass one of them"
             raise UsageError(msg)
-        register_views(spark, self._queries.ledger_address)
+        if time is not None:
+            when: int | datetime = arguments.aware_time(time)
+        else:
+            when = arguments.whole_number(version, "a version of the ledger")
+        return PastCatalog(
+            self._queries.past(when, None if ledger is None else arguments.text(ledger, "the name of a ledger")), self.address
+        )
 
 
 def _savepoint(state: CatalogState, job: str, name: str) -> tuple[Ref, CheckpointCommitted]:

@@ -7,6 +7,7 @@ from holdfast.catalog import arguments, paths
 from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.environment import Environment, SystemEnvironment
 from holdfast.catalog.errors import UsageError
+from holdfast.catalog.ledger.delta_history import DeltaHistory
 from holdfast.catalog.marker import Marker, read_marker
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.guard import GuardedStorage
@@ -27,6 +28,8 @@ from holdfast.writers.upload import UploadBy
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HISTORY = "history"
+
 
 def open_catalog(address: Address, *, create: bool = False, environment: Environment | None = None) -> Catalog:
     """The catalog at a path or `file:` URL. With `create`, a new one is made where there is none.
@@ -46,12 +49,13 @@ def open_catalog(address: Address, *, create: bool = False, environment: Environ
 def catalog_at(storage: Storage, marker: Marker, environment: Environment) -> Catalog:
     """The catalog whose marker this is, over its Delta table. Raises as `open_ledger` does."""
     guarded, reopen = GuardedStorage(storage, marker.catalog_id), partial(open_ledger, storage, marker, environment)
+    history = f"{storage.address}/{HISTORY}"
     return Catalog(
         catalog_id=marker.catalog_id,
         storage=guarded,
         transactor=Transactor(reopen(), environment),
         open_ledger=reopen,
-        queries=SqlQueries(f"{storage.address}/{marker.ledger}", reopen),
+        queries=SqlQueries(f"{storage.address}/{marker.ledger}", reopen, history if DeltaHistory.exists(history) else None),
         environment=environment,
     )
 

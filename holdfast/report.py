@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the command line prints its help by this module, and needs 
     from holdfast.compaction.vacuum import VacuumReport
     from holdfast.compaction.verify import VerifyReport
     from holdfast.facade import Catalog
+    from holdfast.past import PastCatalog
     from holdfast.writers.savepoints.outside import Disposal
 
 _SPACE = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
@@ -71,7 +72,7 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
-def ask(catalog: "Catalog", query: str, values: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+def ask(catalog: "Catalog | PastCatalog", query: str, values: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Names of columns, each another, and rows of one query on the catalog's views.
 
     Raises:
@@ -107,11 +108,14 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def checkpoints_query(*, also_dropped: bool) -> str:
-    """Of one job or (null) of all, its name given twice."""
+    """Of one job or (null) of all, its name given twice. Live ones are in the ledger, so that the history is not read for them."""
+    from holdfast.catalog.views.definitions import CHECKPOINTS_OF_LEDGER
+
+    checkpoints = "checkpoints" if also_dropped else f"({CHECKPOINTS_OF_LEDGER})"
     return f"""
         SELECT job, checkpoint_id, status, is_savepoint, name, committed_at, handles, total_bytes, new_bytes,
             total_bytes - new_bytes AS carried_bytes, progress
-        FROM checkpoints
+        FROM {checkpoints}
         WHERE ({also_dropped} OR status = 'live') AND (? IS NULL OR job = ?)
         ORDER BY job, checkpoint_id
     """

@@ -1,7 +1,6 @@
-"""Verifying a catalog whole: its ledger, then every file of every live checkpoint, also of savepoints outside of it."""
+"""Verifying a catalog whole: its ledger and history, then every file of every live checkpoint, also of savepoints outside of it."""
 
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from holdfast.catalog import paths
 from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError
@@ -33,8 +32,7 @@ def verify_catalog(storage: Storage, transactor: Transactor, queries: Queries, p
 
 def _verify_ledger(queries: Queries) -> VerifyReport:
     files = list(queries.check_ledger())
-    place = PurePosixPath(queries.ledger_address).name if files else ""  # one in memory has neither
-    damages = [Damage(path=f"{place}/{file.path}", what=file.what) for file in files if file.what is not None]
+    damages = [Damage(path=file.path, what=file.what) for file in files if file.what is not None]
     return VerifyReport(
         checkpoints=0,
         files=0,

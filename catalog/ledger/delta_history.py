@@ -52,11 +52,11 @@ class DeltaHistory(OurTable):
 
     @property
     def told_to(self) -> int:
-        return self.transaction_version(self._key)
+        return self.told_of(self.ledger)
 
-    @property
-    def _key(self) -> str:
-        return f"holdfast/history/{self.ledger}"
+    def told_of(self, ledger: str) -> int:
+        """The version up to which it was told of the ledger of this name; -1: of nothing."""
+        return self.transaction_version(_key(ledger))
 
     def refresh(self) -> None:
         with suppress(SnapshotLostError):  # it has moved all the same, and nothing of it is remembered
@@ -68,7 +68,7 @@ class DeltaHistory(OurTable):
             raise LedgerConflictError(msg)
         self.mend()
         operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
-        self.add(self._table_of(commits), keys={self._key: upto}, operation=operation)
+        self.add(self.table_of(commits), keys={_key(self.ledger): upto}, operation=operation)
         self.refresh()
         self.make_durable()
 
@@ -120,11 +120,16 @@ class DeltaHistory(OurTable):
         low, high = actions["min.version"], actions["max.version"]
         return list(actions["path"].filter(pc.and_(pc.less_equal(low, version), pc.greater_equal(high, version))).to_pylist())
 
-    def _table_of(self, commits: Sequence[ToldCommit]) -> pa.Table:
+    def table_of(self, commits: Sequence[ToldCommit]) -> pa.Table:
+        """What these commits of the ledger said, as rows of the history."""
         table = delta_data.table_of([row for commit in commits for row in commit.rows]).drop_columns(["inline"])
         ledger = pa.array([self.ledger] * table.num_rows, pa.string())
         version = pa.array([commit.version for commit in commits for _ in commit.rows], pa.int64())
         return pa.table([ledger, version, *table.columns], schema=HISTORY_SCHEMA)
+
+
+def _key(ledger: str) -> str:
+    return f"holdfast/history/{ledger}"
 
 
 def _as_ledger(table: pa.Table) -> pa.Table:

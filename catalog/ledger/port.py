@@ -152,7 +152,7 @@ class History(Protocol):
     def tell(self, commits: Sequence[ToldCommit], upto: int) -> None:
         """Add what these commits of the ledger said, which are all with data change above `told_to` up to this version. Durable on return.
 
-        Raises LedgerConflictError where another has told it since the snapshot: nothing was added.
+        The snapshot may move. Raises LedgerConflictError where another has told it since: nothing was added.
         """
 
     def refresh(self) -> None:

@@ -77,14 +77,20 @@ def _delete(root: Path, paths: Collection[str], levels: Iterable[Collection[str]
     if not paths:
         return {}
     require_directory(root)
-    done = [unlinked for level in levels for unlinked in _in_threads(lambda piece: _unlink(root, piece, kind), level)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        done = [unlinked for level in levels for unlinked in _in_threads(pool, lambda piece: _unlink(root, piece, kind), level)]
+        return _synced(root, pool, done)
+
+
+def _synced(root: Path, pool: ThreadPoolExecutor, done: Sequence[_Unlinked]) -> Errors:
+    """Sync each directory that had something of what was unlinked, once; the errors of both."""
     removed = {path for unlinked in done for path in unlinked.removed}
     relying: dict[str, list[str]] = {}
     for unlinked in done:
         for path, reached in unlinked.reached.items():
             relying.setdefault(_surviving(reached, removed), []).append(path)
     errors = {path: error for unlinked in done for path, error in unlinked.errors.items()}
-    for failures in _in_threads(lambda piece: _sync(root, piece), relying):
+    for failures in _in_threads(pool, lambda piece: _sync(root, piece), relying):
         errors |= {path: error for directory, error in failures.items() for path in relying[directory]}
     return errors
 
@@ -160,11 +166,10 @@ def _surviving(directory: str, removed: Collection[str]) -> str:
     return directory
 
 
-def _in_threads(work: Callable[[Sequence[str]], R], paths: Collection[str]) -> list[R]:
+def _in_threads(pool: ThreadPoolExecutor, work: Callable[[Sequence[str]], R], paths: Collection[str]) -> list[R]:
     """The work on each piece of the paths, in their order, by which neighbours share their way."""
     ordered = sorted(paths)
     pieces = [ordered[first : first + PIECE] for first in range(0, len(ordered), PIECE)]
     if len(pieces) == 1:
         return [work(pieces[0])]
-    with ThreadPoolExecutor(min(THREADS, len(pieces))) as pool:
-        return list(pool.map(work, pieces))
+    return list(pool.map(work, pieces))

@@ -1,7 +1,9 @@
-"""DuckDB over the ledger: the only module that knows it. Nothing here touches the network or writes."""
+"""DuckDB over the ledger and its history: the only module that knows it. Nothing here touches the network or writes."""
 
 import os
 import tempfile
+from dataclasses import dataclass
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,33 +14,91 @@ import duckdb_extension_delta
 from holdfast.catalog.errors import CorruptionError, DamagedLedgerError, FormatError, UsageError
 from holdfast.catalog.forks import ledger_engine
 from holdfast.catalog.sql_text import literal, unpatterned
-from holdfast.catalog.views.definitions import Engine, views_for
+from holdfast.catalog.views.definitions import Engine, as_facts, every_fact, views_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@ledger_engine()
-def connect(ledger_address: str, *, version: int | None = None, root: str | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection with the views of the ledger at this path, which is read-only there, times in UTC. It is locked (`lock`), on the
-    ledger or on the whole `root` of its catalog.
+# Names that an analyst hardly gives to anything: the views would read that instead.
+HISTORY, _TAIL = "holdfast_history", "holdfast_tail"
 
-    With a version, every statement sees the ledger at that version. Without, each statement (or explicit transaction) sees one
-    snapshot, the newest when it began.
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A Delta table at a path. With a version, every statement sees it at that version; without, each statement (or explicit transaction)
+    sees one snapshot, the newest when it began."""
+
+    address: str
+    version: int | None = None
+
+
+@ledger_engine()
+def connect(
+    ledger_address: str, *, version: int | None = None, history: Table | None = None, root: str | None = None
+) -> duckdb.DuckDBPyConnection:
+    """A connection with the views of the ledger at this path and of its history; both are read-only there, times in UTC. It is locked
+    (`lock`), on both or on the whole `root` of their catalog.
+
+    Without a history, the views over all time have what is in the ledger.
     Raises:
         UsageError: no delta extension is installed for this duckdb, or there is no such version.
-        DamagedLedgerError: there is no ledger, or it cannot be read.
+        DamagedLedgerError: there is no ledger or history, or it cannot be read.
         FormatError: it lacks columns that the views need.
     """
+    connection = _unlocked_connection()
+    try:
+        _attach(connection, "ledger", Table(ledger_address, version))
+        # The attached table is named by itself alone: the snapshot is the transaction's, or the pinned one.
+        connection.execute("CREATE TEMP VIEW facts AS SELECT * FROM ledger")
+        if history is None:
+            _create_views(connection, "SELECT * FROM facts")
+        else:
+            _attach(connection, HISTORY, history)
+            _create_views(connection, every_fact("ledger", HISTORY))
+        places = [root] if root else [ledger_address, *([history.address] if history else [])]
+        lock(connection, *places)  # after ATTACH and LOAD, which are refused from here
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@ledger_engine()
+def connect_past(history: Table, condition: str, tail: "pa.Table", root: str) -> duckdb.DuckDBPyConnection:
+    """A connection as `connect` gives it, with the same views, over the rows of a history for which a condition holds, and over others.
+
+    Raises UsageError, DamagedLedgerError, FormatError as `connect` does.
+    """
+    connection = _unlocked_connection()
+    try:
+        _attach(connection, HISTORY, history)
+        connection.register("given", tail)
+        connection.execute(f"CREATE TEMP TABLE {_TAIL} AS FROM given")  # some joins cannot be pushed down into Arrow, and fail
+        connection.unregister("given")
+        connection.execute(f"CREATE TEMP VIEW facts AS {as_facts(_TAIL)} UNION ALL {as_facts(HISTORY)} WHERE {condition}")
+        _create_views(connection, "SELECT * FROM facts")
+        lock(connection, root)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@ledger_engine()
+def first_versions(history: Table, after: datetime) -> list[tuple[str, int, int | None]]:
+    """Of each ledger that the history was told of, its name, its first version with a fact, and the first with one of after this time."""
+    with _unlocked_connection() as connection:
+        _attach(connection, HISTORY, history)
+        query = f'SELECT ledger, min(version), min(version) FILTER (WHERE h."at" > ?::TIMESTAMPTZ) FROM {HISTORY} h GROUP BY ledger'
+        return connection.execute(query, [after.isoformat()]).fetchall()
+
+
+def _unlocked_connection() -> duckdb.DuckDBPyConnection:
     extension = extension_path()
     connection = offline_connection(trusts_extensions=_stamp(extension) in _SIGNED)
     try:
         _load_delta(connection, extension)
-        _attach(connection, ledger_address, version)
-        # The attached table is named by itself alone: the snapshot is the transaction's, or the pinned one.
-        connection.execute("CREATE TEMP VIEW facts AS SELECT * FROM ledger")
-        _create_views(connection)
-        lock(connection, root or ledger_address)  # after ATTACH and LOAD, which are refused from here
     except BaseException:
         connection.close()
         raise
@@ -77,13 +137,14 @@ def _scratch() -> str:
     return (os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0]
 
 
-def lock(connection: duckdb.DuckDBPyConnection, address: str) -> None:
-    """From here the connection reads what lies below this address, and neither the network nor any other file; for good.
+def lock(connection: duckdb.DuckDBPyConnection, *addresses: str) -> None:
+    """From here the connection reads what lies below these addresses, and neither the network nor any other file; for good.
 
-    DuckDB knows no directory that is for reading only: a caller that may run statements on it can still write below the address.
+    DuckDB knows no directory that is for reading only: a caller that may run statements on it can still write below an address.
     """
     # A path that is a pattern is held against the list as it stands, and so is the file that it finds.
-    places = ", ".join(literal(f"{each}/") for each in dict.fromkeys((address, unpatterned(address))))
+    spelt = dict.fromkeys(each for address in addresses for each in (address, unpatterned(address)))
+    places = ", ".join(literal(f"{each}/") for each in spelt)
     connection.execute(f"SET allowed_directories = [{places}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -109,7 +170,7 @@ def views_over(connection: duckdb.DuckDBPyConnection, facts_table: "pa.Table") -
     """Create the views in a connection, over facts in memory (`schema.to_table`). Replaces those made before; sets the zone to UTC."""
     connection.execute("SET TimeZone = 'UTC'")
     connection.register("facts", facts_table)
-    _create_views(connection)
+    _create_views(connection, "SELECT * FROM facts")
 
 
 def extension_path() -> Path:
@@ -146,23 +207,24 @@ def _stamp(extension: Path) -> tuple[str, int, int, int]:
     return str(extension), found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _attach(connection: duckdb.DuckDBPyConnection, ledger_address: str, version: int | None) -> None:
+def _attach(connection: duckdb.DuckDBPyConnection, name: str, table: Table) -> None:
     # READ_ONLY: without it, an INSERT of an analyst would be committed behind delta-rs's back.
-    at = "" if version is None else f", PIN_SNAPSHOT, VERSION {int(version)}"
+    what = name.removeprefix("holdfast_")
+    at = "" if table.version is None else f", PIN_SNAPSHOT, VERSION {int(table.version)}"
     try:
-        connection.execute(f"ATTACH {literal(ledger_address)} AS ledger (TYPE delta, READ_ONLY{at})")
-        connection.execute("SELECT kind FROM ledger LIMIT 0")
+        connection.execute(f"ATTACH {literal(table.address)} AS {name} (TYPE delta, READ_ONLY{at})")
+        connection.execute(f"SELECT kind FROM {name} LIMIT 0")
     except duckdb.Error as error:
-        if version is not None:
-            msg = f"the ledger {ledger_address} cannot be read at version {version}: {error}; give a version that its log still has"
+        if table.version is not None:
+            msg = f"the {what} {table.address} cannot be read at version {table.version}: {error}; give a version that its log still has"
             raise UsageError(msg) from error
-        msg = f"the ledger {ledger_address} cannot be read: {error}; nothing was changed: open the catalog to have its log examined"
+        msg = f"the {what} {table.address} cannot be read: {error}; nothing was changed: open the catalog to have its log examined"
         raise DamagedLedgerError(msg) from error
 
 
-def _create_views(connection: duckdb.DuckDBPyConnection) -> None:
+def _create_views(connection: duckdb.DuckDBPyConnection, all_facts: str) -> None:
     try:
-        for name, select in views_for(Engine.DUCKDB).items():
+        for name, select in {"all_facts": all_facts, **views_for(Engine.DUCKDB)}.items():
             connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {select}")
     except duckdb.BinderException as error:
         msg = f"the facts lack a column that the views need: {error}; read this ledger with the version that wrote it"

@@ -12,8 +12,8 @@ the transaction that ends their attempt, except for task-owned files, which stay
 # A handle and the fact that ends it, where there is one. There is at most one: a commit ends each open chunk once.
 # A savepoint's handles are born with their end, which goes before an end fact wherever the two meet.
 # Nothing but equalities stand in the condition: one on the left side alone made DuckDB's join over a hundred times slower.
-ENDED_HANDLES = """facts h
-LEFT JOIN facts e ON e.kind = 'handle_end' AND e.job_id = h.job_id AND e.file_id = h.file_id
+ENDED_HANDLES = """{source} h
+LEFT JOIN {source} e ON e.kind = 'handle_end' AND e.job_id = h.job_id AND e.file_id = h.file_id
   AND e.offset_bytes = h.offset_bytes AND e.from_seq = h.from_seq"""
 
 # Selects the newest of the hold and unhold facts `h` of one name on one checkpoint.
@@ -76,7 +76,7 @@ begins AS (
 next_kept AS ({next_kept}),
 intervals AS (
   SELECT h.file_id, h.job_id, coalesce(h.savepoint, '') AS line, h.from_seq, coalesce(h.to_seq, e.to_seq, 9223372036854775807) AS to_seq
-  FROM {ENDED_HANDLES}
+  FROM {ENDED_HANDLES.format(source="facts")}
   WHERE h.kind = 'handle'
 ),
 in_use AS (

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FencedError
 from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError, delta_checkpoint, delta_entry, delta_log, delta_table
 from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
 from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
 from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from tests.catalog.fold_contract import FoldContract, HistoryContract, HistoryHarness
@@ -128,7 +129,22 @@ class TestMemoryHistory(HistoryContract):
         return MemoryHistoryHarness()
 
 
-class TestDeltaLedger(LedgerContract):  # not yet FoldContract: the Delta table does not fold, and has no history
+class DeltaHistoryHarness:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        DeltaHistory.make(directory, HISTORY_SCHEMA, catalog_id="c0ffee")
+
+    def open(self) -> DeltaHistory:
+        return DeltaHistory.of(self.directory, "ledger")
+
+
+class TestDeltaHistory(HistoryContract):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> HistoryHarness:
+        return DeltaHistoryHarness(tmp_path / "history")
+
+
+class TestDeltaLedger(LedgerContract, FoldContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> DeltaHarness:
         return DeltaHarness(tmp_path / "ledger")
@@ -170,6 +186,7 @@ class TestDeltaLedger(LedgerContract):  # not yet FoldContract: the Delta table 
             "delta.appendOnly": "true",
             "delta.enableExpiredLogCleanup": "false",
             "delta.checkpointInterval": "20",
+            "delta.deletedFileRetentionDuration": "interval 0 seconds",
             "holdfast.catalogId": "c0ffee",
         }
 

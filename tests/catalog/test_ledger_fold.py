@@ -1,22 +1,19 @@
-"""Folding, the history and the cleaning of the log: what both adapters promise, and what is particular to tables on a disk."""
+"""Folding, the history and the cleaning of the log on a disk: engines, sleepers, crashes. `fold_contract.py` has what every adapter promises."""
 
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from holdfast.catalog import facts as f
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.ledger import (
-    History,
-    Ledger,
     LedgerConflictError,
     Row,
     SnapshotLostError,
@@ -28,35 +25,13 @@ from holdfast.catalog.ledger import (
 )
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
-from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
-from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.transactions import Transactor
-from holdfast.catalog.types import Purpose, Status
 from holdfast.catalog.views import duckdb_engine
 from tests.catalog.ledger_contract import AT, dropped, gone, operation, put
 
 KEY = "holdfast/job/a-00000001"
-
-
-class Place(Protocol):
-    """A ledger and its history, and handles on both."""
-
-    def ledger(self) -> Ledger: ...
-
-    def history(self) -> History: ...
-
-
-class MemoryPlace:
-    def __init__(self) -> None:
-        self.log, self.told = MemoryLog(), MemoryTold()
-
-    def ledger(self) -> MemoryLedger:
-        return MemoryLedger(self.log)
-
-    def history(self) -> MemoryHistory:
-        return MemoryHistory(self.told)
 
 
 class DeltaPlace:
@@ -73,18 +48,13 @@ class DeltaPlace:
         return DeltaHistory.of(self.root / "history", "ledger")
 
 
-@pytest.fixture(params=["memory", "delta"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return MemoryPlace() if request.param == "memory" else DeltaPlace(tmp_path)
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> DeltaPlace:
     return DeltaPlace(tmp_path)
 
 
-def committed(place: Place, count: int, first: int = 1) -> Ledger:
-    ledger = place.ledger()
+def committed(disk: DeltaPlace, count: int, first: int = 1) -> DeltaLedger:
+    ledger = disk.ledger()
     for seq in range(first, first + count):
         put(ledger, dropped(seq), key=KEY, operation_id=f"op-{seq}")
         ledger.refresh()
@@ -95,125 +65,18 @@ def seqs(rows: Sequence[Any]) -> list[int]:
     return [(row.fact if isinstance(row, Row) else row).seq for row in rows]
 
 
-def tell(place: Place, ledger: Ledger) -> None:
-    history = place.history()
+def tell(disk: DeltaPlace, ledger: DeltaLedger) -> None:
+    history = disk.history()
     commits = ledger.commits(history.told_to)
     history.tell(commits, commits[-1].version)
-
-
-# ---- what a fold is -------------------------------------------------------------------------------------------------------
-
-
-def test_a_fold_replaces_what_there_was_and_keeps_each_rows_operation(place: Place) -> None:
-    ledger = committed(place, 4)
-    kept = [ledger.rows()[1], ledger.rows()[3]]
-    assert ledger.fold(kept, operation("fold"))
-    ledger.refresh()
-    assert list(ledger.rows()) == kept
-    assert [row.operation.operation_id for row in kept] == ["op-2", "op-4"]
-    assert (ledger.folded_to, ledger.version) == (4, 5)
-    assert list(place.ledger().rows()) == kept
-
-
-def test_other_handles_pass_over_a_fold_and_go_on(place: Place) -> None:
-    """Nobody's snapshot is lost by it, nobody is told of its rows again, and no key of it is in the way."""
-    ledger, other = committed(place, 3), place.ledger()
-    assert ledger.fold(ledger.rows()[2:], operation("fold"))
-    put(other, dropped(4), key=KEY, operation_id="op-4")
-    assert [commit.operation_id for commit in other.refresh()] == ["op-4"]
-    assert seqs(other.scan()) == [3, 4]
-
-
-def test_what_is_appended_since_the_snapshot_stays(place: Place) -> None:
-    ledger, other = committed(place, 3), place.ledger()
-    put(other, dropped(4), key=KEY, operation_id="op-4")
-    put(other, gone("x"), operation_id="late")
-    assert ledger.fold(ledger.rows()[:1], operation("fold"))
-    fresh = place.ledger()
-    assert fresh.folded_to == 3
-    assert {row.operation.operation_id for row in fresh.rows()} == {"op-1", "op-4", "late"}
-
-
-def test_of_two_folds_of_one_snapshot_one_is_made(place: Place) -> None:
-    one, two = committed(place, 3), place.ledger()
-    assert one.fold(one.rows()[:1], operation("one"))
-    assert not two.fold(two.rows()[:2], operation("two"))
-    assert seqs(place.ledger().rows()) == [1]
-
-
-def test_a_fold_of_a_fold_and_of_what_came_after(place: Place) -> None:
-    ledger = committed(place, 3)
-    assert ledger.fold(ledger.rows()[1:], operation("one"))
-    ledger = committed(place, 2, first=4)
-    assert ledger.fold(ledger.rows()[1:], operation("two"))
-    assert seqs(place.ledger().rows()) == [3, 4, 5]
-
-
-def test_a_fold_that_keeps_nothing_leaves_nothing(place: Place) -> None:
-    ledger = committed(place, 3)
-    assert ledger.fold([], operation("fold"))
-    assert list(place.ledger().rows()) == []
-    assert seqs(committed(place, 1, first=4).rows()) == [4]
-
-
-def test_commits_are_told_with_their_rows_oldest_first(place: Place) -> None:
-    ledger = committed(place, 3)
-    ledger.fold(ledger.rows()[2:], operation("fold"))
-    ledger = committed(place, 1, first=4)
-    assert [(told.version, seqs(told.rows)) for told in ledger.commits(1)] == [(2, [2]), (3, [3]), (5, [4])]
-    assert list(ledger.commits(5)) == []
-
-
-def test_the_operation_of_a_commit_is_known_by_its_version(place: Place) -> None:
-    ledger = committed(place, 2)
-    assert [ledger.operation_at(version) for version in (1, 2)] == ["op-1", "op-2"]
 
 
 # ---- the history ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_history_has_what_it_was_told_and_where(place: Place) -> None:
-    ledger = committed(place, 3)
-    assert place.history().told_to == -1
-    tell(place, ledger)
-    history = place.history()
-    assert history.told_to == 3
-    assert history.has_operation("op-2")
-    assert not history.has_operation("op-4")
-    assert [history.operation_at(version) for version in (1, 3, 4)] == ["op-1", "op-3", None]
-
-
-def test_of_two_tellings_from_one_snapshot_one_is_made(place: Place) -> None:
-    ledger = committed(place, 2)
-    one, two = place.history(), place.history()
-    commits = ledger.commits(-1)
-    one.tell(commits, 2)
-    with pytest.raises(LedgerConflictError):
-        two.tell(commits, 2)
-    two.refresh()
-    assert two.told_to == 2
-    with pytest.raises(LedgerConflictError):
-        two.tell(commits, 2)
-
-
-def test_attempts_that_had_ended_are_known_up_to_a_version(place: Place) -> None:
-    def opened(token: str, seq: int) -> f.AttemptOpened:
-        return f.AttemptOpened(
-            job_id="a-00000001", seq=seq, attempt=token, checkpoint_id=seq, purpose=Purpose.CHECKPOINT, epoch=1, parent_job_id=None,
-            parent_checkpoint_id=None,
-        )  # fmt: skip
-
-    ledger = place.ledger()
-    for seq, token in ((1, "a"), (2, "b"), (3, "c")):
-        put(ledger, opened(token, seq), key=KEY, operation_id=f"open-{token}")
-        ledger.refresh()
-    for seq, token in ((4, "a"), (5, "b")):
-        ended = f.AttemptEnded(job_id="a-00000001", seq=seq, attempt=token, status=Status.ABORTED, reason=None)
-        put(ledger, ended, key=KEY, operation_id=f"end-{token}")
-        ledger.refresh()
-    tell(place, ledger)
-    assert [(each.attempt, status) for each, status in place.history().ended_attempts(4)] == [("a", Status.ABORTED)]
-    assert {each.attempt for each, _ in place.history().ended_attempts(5)} == {"a", "b"}
+def test_the_operation_of_a_commit_is_known_by_its_version(disk: DeltaPlace) -> None:
+    ledger = committed(disk, 2)
+    assert [ledger.operation_at(version) for version in (1, 2)] == ["op-1", "op-2"]
 
 
 def test_inline_bytes_are_not_told_to_the_history() -> None:

@@ -2,11 +2,14 @@
 
 import random
 
+import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.schema import Operation, to_table
+from holdfast.catalog.errors import FormatError
+from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.schema import SCHEMA, Operation, to_table
 from holdfast.catalog.types import Purpose, Scope, Status
 from holdfast.catalog.views import duckdb_engine
 from holdfast.catalog.views.definitions import VIEWS, Engine, views_for
@@ -225,3 +228,20 @@ def test_a_file_condemned_between_the_two_questions_is_counted_once(tmp_path, mo
     monkeypatch.undo()
     later = SqlQueries.at(address).garbage()
     assert ([row.file_id for row in later.unreferenced], [row.file_id for row in later.condemned]) == (["f2"], ["f1"])
+
+
+@pytest.mark.parametrize(
+    ("column", "word"), [("kind", "trashed"), ("purpose", "mirror"), ("status", "paused"), ("scope", "COPIED"), ("role", "index")]
+)
+def test_cleanup_is_refused_where_the_ledger_has_an_unknown_word(tmp_path, column, word):
+    """A newer program wrote it, and may need what this one would delete."""
+    ledger, asked = DeltaLedger.create(tmp_path / "ledger", catalog_id="c0ffee"), SqlQueries.at(str(tmp_path / "ledger"))
+    known = to_table([file(2, "f1"), handle(2, "f1"), opened(2, "a1", 1, None), ended(3, "a1", Status.KILLED)], OPERATION)
+    ledger.add(known, keys={}, operation=OPERATION)
+    assert [found.file_id for found in asked.garbage().unreferenced] == ["f1"]
+    ledger.refresh()
+    row = next(row for row in known.to_pylist() if row[column] is not None)
+    ledger.add(pa.Table.from_pylist([row | {column: word}], schema=SCHEMA), keys={}, operation=OPERATION)
+    for ask in (asked.garbage, asked.live_files, lambda: asked.present_paths(0)):
+        with pytest.raises(FormatError, match=rf"does not know \({column} '{word}'\)"):
+            ask()

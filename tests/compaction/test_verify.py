@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
 from holdfast.catalog.paths import MARKER
 from holdfast.catalog.storage.local import open_storage
 from holdfast.compaction.queries import SqlQueries
@@ -71,3 +73,22 @@ def test_damage_of_a_rebuilt_ledger_is_named_where_it_is(catalog: holdfast.Catal
         found = [root / damage.path for damage in opened.verify().damages]
     assert damaged in found
     assert all(path.exists() for path in found)
+
+
+def test_damage_of_the_history_is_named_where_it_is(catalog: holdfast.Catalog) -> None:
+    """What is live is not in doubt: it does not depend on the history."""
+    root = Path(catalog.address)
+    if not DeltaHistory.exists(root / "history"):
+        DeltaHistory.make(root / "history", HISTORY_SCHEMA, catalog_id=catalog.catalog_id)
+    ledger = DeltaLedger.open(root / "ledger")
+    DeltaHistory.of(root / "history", "ledger").tell(ledger.commits(0), ledger.version)
+    with holdfast.open(root) as opened:
+        whole = opened.verify()
+        assert whole.damages == ()
+        (damaged,) = (root / "history").glob("*.parquet")
+        data = bytearray(damaged.read_bytes())
+        data[len(data) // 2] ^= 1
+        damaged.write_bytes(data)
+        found = opened.verify()
+    assert [root / damage.path for damage in found.damages] == [damaged]
+    assert (found.files, found.ledger_files) == (whole.files, whole.ledger_files)

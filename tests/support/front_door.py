@@ -3,11 +3,12 @@
 from typing import Any
 
 import holdfast
+from holdfast.past import PastCatalog
 
 LARGE = b"x" * 50_000  # a file of its own; what is smaller is inline
 
 
-def ask(catalog: holdfast.Catalog, sql: str) -> list[tuple[Any, ...]]:
+def ask(catalog: holdfast.Catalog | PastCatalog, sql: str) -> list[tuple[Any, ...]]:
     """The rows that the views give."""
     with catalog.duckdb() as connection:
         return connection.execute(sql).fetchall()
