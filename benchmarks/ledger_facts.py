@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
 
 from holdfast.catalog.ledger.delta import DeltaLedger
-from holdfast.catalog.schema import SCHEMA
+from holdfast.catalog.schema import SCHEMA, Operation
 
 Ints = npt.NDArray[np.int64]
 Text = Any  # a pyarrow string array, or one string for all rows
@@ -52,14 +51,13 @@ class Size:
 
 def write_ledger(directory: Path, size: Size) -> None:
     """Make a ledger with this history at the directory."""
-    DeltaLedger.create(directory, catalog_id="0" * 16)
-    table = DeltaTable(directory)
+    ledger = DeltaLedger.create(directory, catalog_id="0" * 16)
     facts = _in_commit_order(size)
     tail = size.small_files * facts.num_rows // (size.jobs * size.checkpoints)  # as many rows as so many commits have
-    for share in _shares(facts.slice(0, facts.num_rows - tail), size.large_files):
-        write_deltalake(table, share, mode="append")
-    for share in _shares(facts.slice(facts.num_rows - tail), size.small_files):
-        write_deltalake(table, share, mode="append")
+    bulk, tail_of = facts.slice(0, facts.num_rows - tail), facts.slice(facts.num_rows - tail)
+    for n, share in enumerate([*_shares(bulk, size.large_files), *_shares(tail_of, size.small_files)]):
+        ledger.add(share, keys={}, operation=Operation(operation_id=f"share-{n}", at=datetime.now(UTC), by="benchmark"))
+        ledger.refresh()
 
 
 def _shares(facts: pa.Table, count: int) -> Iterator[pa.Table]:

@@ -1,26 +1,35 @@
 """Making a catalog, and opening its ledger: marker and ledger must name the same catalog before anything is written.
 
-The ledger comes first and the marker last, so that a root with a marker is whole. A crash in between leaves an empty ledger without a
-marker, which the next `create` takes over with the id that it carries. Nothing else is taken over: not a table that somebody else made
-at the ledger's place, nor a place inside another catalog, whose scrub and copies would meet files that are none of its own.
+The ledger comes first, then the history, and the marker last, so that a root with a marker is whole. A crash in between leaves empty
+tables without a marker, which the next `create` takes over with the id that they carry. Nothing else is taken over: not a table that
+somebody else made at their places, nor a place inside another catalog, whose scrub and copies would meet files that are none of its own.
 """
 
 import os
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
 
 from holdfast.catalog import arguments, paths
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FormatError, NotFoundError
 from holdfast.catalog.ledger import delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger
-from holdfast.catalog.marker import Marker, create_marker, read_marker
+from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
+from holdfast.catalog.ledger.delta_table import CATALOG_ID, OurTable
+from holdfast.catalog.marker import Marker, create_marker, read_marker, require_ledger
+from holdfast.catalog.schema import SCHEMA
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.local import enclosing, make_root
 from holdfast.catalog.transactions import Transactor
 
 _LOG = "_delta_log"
+
+_Table = TypeVar("_Table", bound=OurTable)
 
 
 def create_catalog(storage: Storage, environment: Environment) -> Marker:
@@ -45,42 +54,60 @@ def _create(storage: Storage, environment: Environment) -> Marker:
     arguments.place_of_ledger(os.path.realpath(storage.address))
     _require_outermost(storage)
     _require_free(storage)
-    address = f"{storage.address}/{paths.LEDGER}"
     try:
         make_root(storage.address)
-        ledger = DeltaLedger.create(address, catalog_id=environment.new_id())
+        ledger = made_or_taken_over(DeltaLedger, f"{storage.address}/{paths.LEDGER}", SCHEMA, environment.new_id())
+        if ledger.scan():
+            msg = (
+                f"{storage.address} has a ledger with facts but no {paths.MARKER}: "
+                f"restore the marker from a copy (its catalog id is {ledger.catalog_id})"
+            )
+            raise AlreadyExistsError(msg)
+        open_or_make_history(storage.address, paths.HISTORY, ledger.catalog_id)
     except AlreadyExistsError:
-        ledger = _take_over(address)
+        raise
     except OSError as error:
         msg = f"no catalog can be made at {storage.address} ({error}): give a directory, or a path at which one can be made"
         raise AddressError(msg) from error
-    if ledger.scan():
-        msg = (
-            f"{storage.address} has a ledger with facts but no {paths.MARKER}: "
-            f"restore the marker from a copy (its catalog id is {ledger.catalog_id})"
-        )
-        raise AlreadyExistsError(msg)
     try:
         return create_marker(storage, ledger.catalog_id)
     except FileExistsError:
         return read_marker(storage)
 
 
-def _take_over(address: str) -> DeltaLedger:
-    """The ledger of a creation that crashed, or that runs alongside this one.
+def open_or_make_history(root: str, name: str, catalog_id: str) -> DeltaHistory:
+    """The history in this directory of the root, made where there is none. Raises AlreadyExistsError where it is not this catalog's."""
+    history = made_or_taken_over(DeltaHistory, f"{root}/{name}", HISTORY_SCHEMA, catalog_id)
+    if history.catalog_id != catalog_id:
+        msg = f"{root}/{name} is the history of catalog {history.catalog_id!r}, and not of {catalog_id!r}: move it away, then call again"
+        raise AlreadyExistsError(msg)
+    return history
+
+
+def made_or_taken_over(kind: type[_Table], address: str, schema: pa.Schema, catalog_id: str) -> _Table:
+    """A new and empty table of ours, or the one of a creation that crashed, or that runs alongside this one.
 
     It is recognised by its first commit, before it is opened: opening may mend a log, and a stranger's table is not ours to change.
     """
-    found = delta_log.read_metadata(Path(address) / _LOG)
+    try:
+        return kind.make(address, schema, catalog_id=catalog_id)
+    except AlreadyExistsError:
+        found = delta_log.read_metadata(Path(address) / _LOG)
     with tempfile.TemporaryDirectory() as aside:  # what a creation writes, asked of itself: columns and properties stand in one place
-        DeltaLedger.create(aside, catalog_id="any")
+        kind.make(aside, schema, catalog_id="any")
         ours = delta_log.read_metadata(Path(aside) / _LOG)
     assert ours is not None
-    same = found is not None and (found.columns, found.properties.keys()) == (ours.columns, ours.properties.keys())
+    same = found is not None and _without_id(found) == _without_id(ours)
     if found is None or not same or not all(found.properties.values()):
-        msg = f"{address} holds a Delta table that is not a ledger of Holdfast: give an empty directory, or move the table away"
+        what = "a ledger" if schema is SCHEMA else "a history"
+        msg = f"{address} holds a Delta table that is not {what} of Holdfast: give an empty directory, or move the table away"
         raise AlreadyExistsError(msg)
-    return DeltaLedger.open(address)
+    return kind.open(address)
+
+
+def _without_id(metadata: delta_log.TableMetadata) -> tuple[object, dict[str, str | None]]:
+    """What is the same of all tables of a kind."""
+    return metadata.columns, {**metadata.properties, CATALOG_ID: None} if CATALOG_ID in metadata.properties else dict(metadata.properties)
 
 
 def open_transactor(storage: Storage, environment: Environment) -> Transactor:
@@ -99,7 +126,7 @@ def open_ledger(storage: Storage, marker: Marker, environment: Environment | Non
     Raises:
         AddressError: the catalog was brought to a path at which no Delta table is found.
         DamagedLedgerError: it is gone or damaged.
-        FormatError: it is of another catalog, or of none.
+        FormatError: it is of another catalog, of another format, or of none.
     """
     arguments.place_of_ledger(os.path.realpath(storage.address))
     address = f"{storage.address}/{marker.ledger}"
@@ -110,12 +137,14 @@ def open_ledger(storage: Storage, marker: Marker, environment: Environment | Non
         )
         raise DamagedLedgerError(msg)
     ledger = DeltaLedger.open(address, environment)
-    if not ledger.catalog_id or ledger.catalog_id != marker.catalog_id:
+    if not ledger.catalog_id or (ledger.catalog_id, ledger.format_version) != (marker.catalog_id, marker.format_version):
         msg = (
-            f"the marker of {storage.address} is of catalog {marker.catalog_id!r}, its ledger of {ledger.catalog_id!r}: "
-            "they do not belong together; restore the one that was exchanged. Nothing was changed"
+            f"the marker of {storage.address} is of catalog {marker.catalog_id!r} in format {marker.format_version}, its ledger of "
+            f"{ledger.catalog_id!r} in format {ledger.format_version}: they do not belong together; restore the one that was exchanged. "
+            "Nothing was changed"
         )
         raise FormatError(msg)
+    ledger.require_named = partial(require_ledger, storage, marker)
     return ledger
 
 

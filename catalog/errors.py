@@ -10,7 +10,7 @@ HoldfastError
     AddressError           an address that no storage adapter takes
     NotFoundError          no such catalog, job, checkpoint or state (LookupError)
     AlreadyExistsError     the name or place is taken
-    FormatError            written by a newer version, or not a catalog of this ledger
+    FormatError            written by a newer version, or by an older one and not upgraded, or not a catalog of this ledger
     RefusedError           the ledger's rules forbid it: held, the head, already ended, dropped
       ReadOnlyError        this process, or an executor, may not write to the ledger or to storage
     UnsafeSettingsError    engine settings under which a write could lose or double rows
@@ -92,7 +92,7 @@ class AlreadyExistsError(UsageError, FileExistsError):
 
 
 class FormatError(UsageError):
-    """The catalog was written by a newer version, or marker and ledger do not belong together."""
+    """The catalog was written by a newer version, or has a format that must be upgraded; or marker and ledger do not belong together."""
 
     kind = "format"
 

@@ -17,6 +17,7 @@ from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId
 MARKER = "holdfast.json"
 MARKER_LIMIT_BYTES = 65536
 LEDGER = "ledger"
+HISTORY = "history"
 JOBS = "jobs"
 MANIFEST_NAME = "_metadata"
 SAVEPOINT_DATA = "data"  # the directory of a savepoint's files, in its own
@@ -35,10 +36,10 @@ _OF_CALL = re.compile(rf"({_NUMBER})-([0-9a-f]{{16}})-(?:{_NUMBER})")
 _OF_FILE = re.compile(rf"({_NUMBER})-([0-9a-f]{{16}})-{_LABEL.pattern}-(?:{_NUMBER})\.(?:{_EXTENSION.pattern})(?:{_DRAFT})?")
 _SAVEPOINT = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)-([0-9a-f]{16})")
 _CHECKPOINT = re.compile(rf"chk-({_NUMBER})")
-_LEDGER = re.compile(rf"{LEDGER}(?:-[0-9]+)?")  # a rebuilt ledger needs a directory of its own
+_LEDGER = re.compile(rf"{LEDGER}(?:-[0-9]+)?")  # a ledger that succeeds another needs a directory of its own
 _DRAFT_SUFFIX = re.compile(_DRAFT)
 _IN_CHECKPOINT = re.compile(rf"{MANIFEST_NAME}(?:{_DRAFT})?")
-_OF_CREATION = re.compile(rf"{LEDGER}/_delta_log/.+|{re.escape(MARKER)}{_DRAFT}", re.DOTALL)
+_OF_CREATION = re.compile(rf"(?:{LEDGER}|{HISTORY})/_delta_log/.+|{re.escape(MARKER)}{_DRAFT}", re.DOTALL)
 _FILE_ID = re.compile(r"[0-9a-f]{16}-[0-9A-Za-z_]+-[0-9A-Za-z_]+")
 # Engines take paths as patterns, URLs and SQL: of a state's file, each part has letters and digits, with what Spark's names have between.
 _PART = r"[0-9A-Za-z_][0-9A-Za-z._=-]{0,254}"
@@ -73,7 +74,7 @@ class ChkPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalPath:
-    """The marker or the ledger: never any cleaner's business."""
+    """The marker, a ledger or the history: never any cleaner's business."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +198,7 @@ def parse(path: str) -> ParsedPath:
         parts = require_relative(path).split("/")
     except ValueError:
         return ForeignPath()
-    if _LEDGER.fullmatch(parts[0]):
+    if parts[0] == HISTORY or _LEDGER.fullmatch(parts[0]):
         return InternalPath()
     # A draft of it, and whatever copies of it people keep next to it.
     if len(parts) == 1 and (parts[0] == MARKER or parts[0].startswith(f"{MARKER}.")):
@@ -292,6 +293,16 @@ def is_file_id(text: str) -> bool:
 def is_ledger(given: object) -> bool:
     """Whether this is the name of a ledger's directory."""
     return isinstance(given, str) and _LEDGER.fullmatch(given) is not None
+
+
+def is_history(given: object) -> bool:
+    """Whether this is the name of the history's directory."""
+    return given == HISTORY
+
+
+def successor_directory(n: int) -> str:
+    """The directory of a ledger that succeeds another, by a number that was never given."""
+    return f"{LEDGER}-{_index(n)}"
 
 
 def is_token(given: object) -> bool:

@@ -8,11 +8,12 @@ from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
 
-from holdfast.catalog.errors import DamagedLedgerError
+from holdfast.catalog import VERSION
+from holdfast.catalog.errors import DamagedLedgerError, FormatError
 from holdfast.catalog.facts import KINDS, Fact
 from holdfast.catalog.types import Purpose, Role, Scope, Status
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 SCHEMA = pa.schema(
@@ -120,16 +121,19 @@ def to_table(facts: Sequence[Fact], operation: Operation) -> pa.Table:
 
 
 def from_table(table: pa.Table) -> Iterator[Fact]:
-    """The facts of a table of the ledger, in its order. Kinds of a later format are passed over.
+    """The facts of a table of the ledger, in its order.
 
-    Raises DamagedLedgerError for a row that lacks what its kind has to say.
+    Raises:
+        FormatError: a kind, purpose, status, scope or role that this version does not know. To pass over it would be to drop or delete
+            without knowing a rule.
+        DamagedLedgerError: a row lacks what its kind has to say.
     """
     for batch in table.to_batches():
         columns: dict[str, list[Any]] = {}
         for i, kind in enumerate(batch.column("kind").to_pylist()):
             cls = KINDS.get(kind)
             if cls is None:
-                continue
+                raise _unknown(batch, i, f"facts of kind {kind!r:.60}")
             values = {}
             for name in _FIELDS[kind]:
                 if name not in columns:
@@ -137,19 +141,28 @@ def from_table(table: pa.Table) -> Iterator[Fact]:
                 value = columns[name][i]
                 if value is None:
                     if name in _REQUIRED[kind]:
-                        raise _not_a_fact(kind, name, value)
+                        raise _not_a_fact(kind, name)
                 elif name in _ENUMS:
                     try:
                         value = _ENUMS[name](value)
                     except ValueError:
-                        raise _not_a_fact(kind, name, value) from None
+                        raise _unknown(batch, i, f"the {name} {value!r:.60} of a fact of kind {kind!r}") from None
                 values[name] = value
             yield cls(**values)
 
 
-def _not_a_fact(kind: str, name: str, value: object) -> DamagedLedgerError:
+def _unknown(batch: pa.RecordBatch, row: int, what: str) -> FormatError:
+    by = f", which {batch.column('by')[row].as_py()!r:.100} wrote" if "by" in batch.schema.names else ""
     msg = (
-        f"the ledger has a fact of kind {kind!r} whose {name} is {value!r:.60}, which no version of Holdfast writes: restore the ledger "
+        f"the ledger has {what}{by}, and Holdfast {VERSION} does not know what that means: use the newer Holdfast that wrote it. Nothing "
+        "was changed"
+    )
+    return FormatError(msg)
+
+
+def _not_a_fact(kind: str, name: str) -> DamagedLedgerError:
+    msg = (
+        f"the ledger has a fact of kind {kind!r} whose {name} is missing, which no version of Holdfast writes: restore the ledger "
         "from a copy, and see who writes to it"
     )
     return DamagedLedgerError(msg)

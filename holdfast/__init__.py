@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.data_source import HoldfastDataSource as HoldfastDataSource
     from holdfast.facade import Catalog
     from holdfast.opening import open_catalog as open  # noqa: A004 - the front door is `holdfast.open`
-    from holdfast.opening import open_manifest, open_savepoint, rekey
+    from holdfast.opening import open_manifest, open_savepoint, rekey, upgrade
     from holdfast.past import PastCatalog
     from holdfast.streaming import foreach_batch
     from holdfast.writers.checkpoint import Checkpoint
@@ -62,6 +62,7 @@ _HOMES = {  # where the names are that are not imported above
     "open_manifest": "opening",
     "open_savepoint": "opening",
     "rekey": "opening",
+    "upgrade": "opening",
     "Catalog": "facade",
     "PastCatalog": "past",
     "CheckpointResult": "writers.checkpoint_writer",
@@ -102,6 +103,7 @@ __all__ = [  # without HoldfastDataSource, which needs Spark
     "open_manifest",
     "open_savepoint",
     "rekey",
+    "upgrade",
     "groups_of",
     "working_directory",
     "foreach_batch",

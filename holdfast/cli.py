@@ -157,6 +157,26 @@ def verify(path: str, *, as_json: bool) -> None:
 
 @main.command()
 @PATH
+@JSON
+def upgrade(path: str, *, as_json: bool) -> None:
+    """Carry a catalog over to the format of this version. Programs of the older version are refused from then on.
+
+    They may run meanwhile, and lose nothing that they were told is committed. Safe to interrupt and to repeat; a catalog that has the
+    format already is left alone. No file of a checkpoint is touched, and the old ledger stays, closed, in its directory.
+
+    \b
+    Example:
+      holdfast upgrade /data/checkpoints
+    """
+    from holdfast.opening import upgrade
+
+    with report.progress_bar("upgrade") as show:
+        done = upgrade(path, progress=show)
+    _print(done, report.upgrade_lines(done), as_json=as_json)
+
+
+@main.command()
+@PATH
 @click.option("--job", help="Only checkpoints of this job.")
 @click.option("--all", "also_dropped", is_flag=True, help="Include dropped ones.")
 @JSON

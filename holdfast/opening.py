@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from holdfast.catalog import arguments, paths
 from holdfast.catalog.creation import create_catalog, open_ledger
 from holdfast.catalog.environment import Environment, SystemEnvironment
-from holdfast.catalog.errors import UsageError
+from holdfast.catalog.errors import NotFoundError, UsageError
+from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_history import DeltaHistory
-from holdfast.catalog.marker import Marker, read_marker
+from holdfast.catalog.marker import Marker, require_ledger
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.guard import GuardedStorage
 from holdfast.catalog.storage.local import open_storage
@@ -16,6 +17,8 @@ from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import (
     MAX_PARALLELISM_LIMIT,
 )
+from holdfast.catalog.upgrade import Progress, Tables, UpgradeReport, open_marker
+from holdfast.catalog.upgrade import upgrade as run_upgrade
 from holdfast.compaction.queries import SqlQueries
 from holdfast.facade import Address, Catalog
 from holdfast.writers.checkpoint import Checkpoint
@@ -38,18 +41,42 @@ def open_catalog(address: Address, *, create: bool = False, environment: Environ
         AddressError: the address is of a kind of storage that is not supported, or no directory can be made there.
         AlreadyExistsError: `create` in a place that holds something else, or inside another catalog.
         NotFoundError: there is no catalog.
-        FormatError: a newer version wrote it, or marker and ledger are of different catalogs.
+        FormatError: a newer version wrote it, it has format 1 (`upgrade`), or marker and ledger are of different catalogs.
         DamagedLedgerError: the ledger is gone, or damaged beyond what opening mends.
     """
     environment = environment or SystemEnvironment()
     storage = open_storage(address)
-    return catalog_at(storage, create_catalog(storage, environment) if create else read_marker(storage), environment)
+    try:
+        marker = open_marker(storage, Tables(storage, environment))
+    except NotFoundError:
+        if not create:
+            raise
+        marker = create_catalog(storage, environment)
+    return catalog_at(storage, marker, environment)
+
+
+def upgrade(path: Address, *, progress: Progress | None = None) -> UpgradeReport:
+    """Carry the catalog at a path or `file:` URL over from format 1 to the current format; nothing to do for one that has it.
+
+    Writers of the older version may run meanwhile: they are refused from a moment on, and what they were told is committed stays. The old
+    ledger stays in its directory, closed. Safe to interrupt anywhere and to repeat, also two at once. Afterwards no older version opens
+    the catalog. `progress` is called with the number of steps that are done, and of all.
+
+    Raises:
+        NotFoundError: there is no catalog.
+        FormatError: a newer version wrote it.
+        CorruptionError: its marker, ledger or history is not what was written; it stays as it was.
+        RetryError: another program cleaned the old ledger's log meanwhile.
+    """
+    arguments.function(progress, "a progress function")
+    storage, environment = open_storage(path), SystemEnvironment()
+    return run_upgrade(storage, Tables(storage, environment), environment, progress)
 
 
 def catalog_at(storage: Storage, marker: Marker, environment: Environment) -> Catalog:
     """The catalog whose marker this is, over its Delta table. Raises as `open_ledger` does."""
-    guarded, reopen = GuardedStorage(storage, marker.catalog_id), partial(open_ledger, storage, marker, environment)
-    history = f"{storage.address}/{HISTORY}"
+    guarded, reopen = GuardedStorage(storage, marker.catalog_id), partial(_open_named, storage, marker, environment)
+    history = f"{storage.address}/{marker.history}"
     return Catalog(
         catalog_id=marker.catalog_id,
         storage=guarded,
@@ -58,6 +85,12 @@ def catalog_at(storage: Storage, marker: Marker, environment: Environment) -> Ca
         queries=SqlQueries(f"{storage.address}/{marker.ledger}", reopen, history if DeltaHistory.exists(history) else None),
         environment=environment,
     )
+
+
+def _open_named(storage: Storage, marker: Marker, environment: Environment) -> DeltaLedger:
+    """The ledger that the marker named when the catalog was opened. Raises as `open_ledger`, and FencedError if it names another by now."""
+    require_ledger(storage, marker)
+    return open_ledger(storage, marker, environment)
 
 
 def open_manifest(path: Address) -> Checkpoint:

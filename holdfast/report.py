@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the command line prints its help by this module, and needs 
     import duckdb
 
     from holdfast.catalog.storage import StoredObject
+    from holdfast.catalog.upgrade import UpgradeReport
     from holdfast.compaction.garbage import GarbageFile
     from holdfast.compaction.scrub import ScrubReport
     from holdfast.compaction.vacuum import VacuumReport
@@ -70,6 +71,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, Decimal | float):
         return _number(value)
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def upgrade_lines(report: "UpgradeReport") -> Iterator[str]:
+    """What an upgrade came to."""
+    if report.was == report.is_now:
+        yield f"catalog {report.catalog_id} has format {report.is_now} already, in {report.ledger}/"
+        return
+    yield f"catalog {report.catalog_id} has format {report.is_now} now: {report.ledger}/ is its ledger, {report.history}/ its history"
+    if report.facts:
+        yield f"{report.facts} facts are in the history, {report.kept_facts} of them in the ledger"
+    else:
+        yield "an earlier upgrade had done all but the last step"
+    yield f"{report.old_ledger}/ is closed; delete it once no program of the older version runs"
 
 
 def ask(catalog: "Catalog | PastCatalog", query: str, values: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:

@@ -1,16 +1,17 @@
 """The ledger as a Delta table: facts go in and come out, over `delta_table.OurTable`."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from holdfast.catalog import paths
 from holdfast.catalog.environment import Environment
-from holdfast.catalog.errors import DamagedLedgerError
+from holdfast.catalog.errors import DamagedLedgerError, HoldfastError
 from holdfast.catalog.facts import KINDS, Fact, JobRegistered
 from holdfast.catalog.ledger import delta_clean, delta_data, delta_fold
 from holdfast.catalog.ledger.delta_commit import read_whole
@@ -23,6 +24,7 @@ from holdfast.catalog.types import Identity
 FILE_ROWS = 20_000  # of what a fold keeps, in one data file
 
 _HANDLE = ["file_id", "offset_bytes", "from_seq"]  # by which an end names what it ends
+_KNOWN = pa.array(sorted(KINDS))
 
 
 class DeltaLedger(OurTable):
@@ -35,6 +37,7 @@ class DeltaLedger(OurTable):
         self._own: dict[str, tuple[Fact, ...]] = {}  # by data file: one's own facts need not be read back
         self._folded_to: int | None = None  # not asked for yet
         self._read: dict[str, tuple[Row, ...]] = {}  # by data file, for the fold that is being made
+        self.require_named: Callable[[], None] = _nothing  # whether the catalog still has this ledger: of one that a marker named
 
     @classmethod
     def create(cls, directory: str | os.PathLike[str], *, catalog_id: str, environment: Environment | None = None) -> "DeltaLedger":
@@ -46,6 +49,7 @@ class DeltaLedger(OurTable):
         return cls.make(directory, SCHEMA, catalog_id=catalog_id, environment=environment)
 
     def refresh(self) -> Sequence[LoggedCommit]:
+        self.require_named()  # also between each commit and its acknowledgement, for which the commit is looked for here
         own, self._own, self._read = self._own, {}, {}
         passed = []
         before = self._folded_to
@@ -76,7 +80,7 @@ class DeltaLedger(OurTable):
             if not wanted:
                 return []
             bounds["kind"] = min(wanted), max(wanted)
-            condition &= pc.field("kind").isin(sorted(wanted))
+            condition &= pc.field("kind").isin(sorted(wanted)) | ~pc.field("kind").isin(_KNOWN)  # what is not known is not passed over
         if job_id is not None:
             bounds["job_id"] = job_id, job_id
             condition &= pc.field("job_id") == job_id
@@ -106,10 +110,12 @@ class DeltaLedger(OurTable):
         return dict(zip(zip(file_ids, offsets, strict=True), begins, strict=True))
 
     def _facts(self, bounds: Mapping[str, tuple[str, str]], condition: pc.Expression, wanted: frozenset[str] | None) -> Sequence[Fact]:
-        names, are_ours = delta_data.in_order_of_writing([file.path for file in self.files(bounds)])
+        names, are_ours = delta_data.in_order_of_writing([file.path for file in self.files(bounds, {"kind": _KNOWN})])
         table = self.read(names, SCHEMA, condition, _columns_of(wanted))
         try:
             return list(from_table(table if are_ours else delta_data.by_seq(table)))
+        except HoldfastError:
+            raise
         except (ValueError, TypeError) as error:
             msg = f"the ledger {self.directory} says what no version of Holdfast writes: {error}; restore it from a backup"
             raise DamagedLedgerError(msg) from error
@@ -148,6 +154,15 @@ class DeltaLedger(OurTable):
         tables = [delta_data.table_of(kept[n : n + FILE_ROWS]) for n in range(0, len(kept), FILE_ROWS)]
         return self.replace(self.files(), tables, operation)
 
+    def take_over(self, rows: Sequence[Row], operation: Operation) -> None:
+        """Add what the ledger before this one said after it was folded into this one. Without data change: the history has it by then.
+
+        Nobody else has this ledger yet.
+        """
+        self.replace((), [delta_data.table_of(rows)], operation)
+        self._folded_to = None
+        self.move()
+
     def operation_at(self, version: int) -> str | None:
         try:
             return read_whole(self.log, version).operation_id
@@ -173,6 +188,10 @@ class DeltaLedger(OurTable):
         for file in files:
             facts += own[file] if file in own else delta_data.read_facts(self.directory, file)
         return facts
+
+
+def _nothing() -> None:
+    """Of a ledger that no marker named."""
 
 
 def _by_seq(row: Row) -> int:

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from holdfast.catalog.environment import Environment
-from holdfast.catalog.errors import DamagedLedgerError, FormatError
+from holdfast.catalog.errors import DamagedLedgerError, FencedError, FormatError
 from holdfast.catalog.ledger import delta_boundary, delta_entry, delta_log
 from holdfast.catalog.ledger.delta_entry import DamagedCommitError, LogCommit, TornCommitError
 from holdfast.catalog.ledger.port import LedgerConflictError, SnapshotLostError
@@ -79,6 +79,7 @@ class Committer:
         there; it is asked directly before each try.
         Raises:
             LedgerConflictError: a commit above the handle's version has one of the keys, or every race was lost for COMMIT_WITHIN_S.
+            FencedError: one of them has closed the table.
             FormatError, DamagedLedgerError: the log above the handle holds what no ledger has.
         """
         racing, started, sent = handle, self.environment.monotonic_s(), set[int]()
@@ -149,6 +150,12 @@ class Committer:
             if met := commit.keys & entry.keys.keys():
                 msg = f"{', '.join(sorted(met))} was committed by version {version} of {self.directory}"
                 raise LedgerConflictError(msg)
+            if commit.successor is not None:
+                msg = (
+                    f"version {version} has closed {self.directory}: {commit.successor} next to it has its facts since the catalog was "
+                    "upgraded. Nothing was committed; stop this process, and open the catalog again"
+                )
+                raise FencedError(msg)
             if commit.changes_table:
                 msg = f"version {version} of {self.directory} changes the table itself: another program made it; nothing was committed"
                 raise FormatError(msg)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.catalog.errors import DamagedLedgerError
+from holdfast.catalog.errors import DamagedLedgerError, HoldfastError
 from holdfast.catalog.facts import Fact
 from holdfast.catalog.ledger import delta_entry, delta_log
 from holdfast.catalog.ledger.port import Row, SnapshotLostError
@@ -142,6 +142,8 @@ def _rows_in(path: Path, data: bytes) -> list[Row]:
             operations = {each: Operation(operation_id=each[0], at=each[1], by=each[2]) for each in dict.fromkeys(said)}
             said = zip(*(table[name].to_pylist() for name in OF_OPERATION), strict=True)
             return [Row(fact, operations[each]) for fact, each in zip(from_table(table), said, strict=True)]
+    except HoldfastError:
+        raise
     except (pa.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
         raise unreadable(path, error) from error
 

@@ -23,6 +23,7 @@ VERSION = "entry_version"
 DURABLE_TO = "durable_to"  # in commitInfo: every entry up to this version was synced before this one was sent
 DIGEST = "sha256"
 VOID = "VOID"
+SUCCESSOR = "holdfast.successor"  # among the table's properties: the directory of the table that has its facts since it was closed
 
 _BLOCK_BYTES = 512  # no disk writes less: a zeroed part begins and ends at a multiple of it
 _DIGEST_IN_NAME = re.compile(r"-([0-9a-f]{64})\.parquet")
@@ -51,7 +52,7 @@ class DataFile:
 class LogCommit:
     """What an entry says. `durable_to` and `is_digested` are of those that carry a digest; `sha256` is of the file's bytes.
 
-    `changes_table` is of one that says what the table is (its columns, properties or features).
+    `changes_table` is of one that says what the table is (its columns, properties or features); one that closes it names its `successor`.
     """
 
     version: int
@@ -64,6 +65,7 @@ class LogCommit:
     is_digested: bool = False
     is_void: bool = False
     changes_table: bool = False
+    successor: str | None = None
 
 
 def digest_in_name(path: str) -> str | None:
@@ -103,6 +105,7 @@ def parse_commit(version: int, data: bytes) -> LogCommit:
             is_digested=DIGEST in info,
             is_void=info.get("operation") == VOID,
             changes_table=any(name in ("metaData", "protocol") for name, _ in actions),
+            successor=next(((body.get("configuration") or {}).get(SUCCESSOR) for name, body in actions if name == "metaData"), None),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         msg = f"does not read as a commit ({error!r})"

@@ -29,15 +29,27 @@ from deltalake.exceptions import DeltaError
 from holdfast.catalog.environment import Environment, SystemEnvironment
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FencedError
 from holdfast.catalog.forks import ledger_engine
-from holdfast.catalog.ledger import delta_boundary, delta_checkpoint, delta_data, delta_entry, delta_fold, delta_log, log_repair, turns
+from holdfast.catalog.ledger import (
+    delta_boundary,
+    delta_checkpoint,
+    delta_close,
+    delta_data,
+    delta_entry,
+    delta_fold,
+    delta_log,
+    log_repair,
+    turns,
+)
 from holdfast.catalog.ledger.delta_commit import Committer, Entry, load, read_whole
 from holdfast.catalog.ledger.delta_entry import DamagedCommitError, LogCommit, TornCommitError
 from holdfast.catalog.ledger.delta_fold import NewFile, Replacement
 from holdfast.catalog.ledger.log_repair import LedgerRepairWarning, LogPlan
 from holdfast.catalog.ledger.port import LedgerConflictError, SnapshotLostError
-from holdfast.catalog.schema import Operation
+from holdfast.catalog.schema import FORMAT_VERSION, Operation
 
+FORMAT = "holdfast.format"
 CONFIGURATION = {
+    FORMAT: str(FORMAT_VERSION),
     "delta.appendOnly": "true",
     # The cleaning hook lists the whole log at every commit: 50 to 150 ms of it at 5,000 commits.
     "delta.enableExpiredLogCleanup": "false",
@@ -47,7 +59,7 @@ CONFIGURATION = {
     "delta.deletedFileRetentionDuration": "interval 0 seconds",
 }
 
-_CATALOG_ID = "holdfast.catalogId"
+CATALOG_ID = "holdfast.catalogId"
 _undurable: dict[tuple[int, int, str], Exception] = {}  # for the whole process: after a failed sync Linux calls the pages clean
 
 
@@ -69,6 +81,8 @@ class OurTable:
         self._environment = environment or SystemEnvironment()
         self._table = table
         self._table_id = str(table.metadata().id)
+        self._successor = delta_close.successor_of(table)
+        self._is_digested = self.format_version > 1
         self._committer = Committer(self.directory, table.schema(), self._environment)
         self._told_version = self._loaded_version = self.version  # refresh has returned everything up to here
         self._tip = self._sha256_of(self.version)  # the entry at the held version: another table at this place has another
@@ -102,7 +116,7 @@ class OurTable:
         log.mkdir(parents=True, exist_ok=True)
         # Two `DeltaTable.create` at once may both succeed, the second as version 1 with its own metadata (seen): so it runs aside.
         with tempfile.TemporaryDirectory() as aside:
-            configuration = CONFIGURATION | {_CATALOG_ID: catalog_id}
+            configuration = CONFIGURATION | {CATALOG_ID: catalog_id}
             DeltaTable.create(aside, schema, mode="error", configuration=configuration, raise_if_key_not_exists=False)
             first = (Path(aside) / "_delta_log" / delta_log.commit_name(0)).read_bytes()
         try:
@@ -125,14 +139,32 @@ class OurTable:
         log = path / "_delta_log"
         plan = log_repair.examine(log)
         log_repair.take_caches_away(log, plan)
+        table = load(path, plan.version)
+        if plan.base >= 0 and not plan.is_synced and _format_of(table) > 1:
+            plan = log_repair.examine(log, is_digested=True)
+            log_repair.take_caches_away(log, plan)
+            table = load(path, plan.version)
         for reason in plan.reasons:
             warnings.warn(reason, LedgerRepairWarning, stacklevel=3)
-        return cls(path, load(path, plan.version), environment, plan)
+        opened = cls(path, table, environment, plan)
+        if plan.undigested is not None:
+            opened.require_ours(plan.undigested)
+        return opened
+
+    @property
+    def format_version(self) -> int:
+        """The format of the catalog that it was made for. From 2 on every entry and every data file has a digest of ours."""
+        return _format_of(self._table)
+
+    @property
+    def successor(self) -> str | None:
+        """The directory of the table that succeeds this one, if it is closed at the held version."""
+        return self._successor
 
     @property
     def catalog_id(self) -> str:
         """The id of the catalog that this table was made for; empty for a table that is none of ours."""
-        return str(self._table.metadata().configuration.get(_CATALOG_ID, ""))
+        return str(self._table.metadata().configuration.get(CATALOG_ID, ""))
 
     @property
     def address(self) -> str:
@@ -165,6 +197,8 @@ class OurTable:
             except FileNotFoundError as error:
                 self._table = load(self.directory)
                 raise self._lost() from error
+            if not commit.is_digested:
+                self.require_ours(version)
             passed.append(commit)
             tip = commit.sha256
         if self._told_version + 1 < delta_boundary.newest(self.directory):
@@ -172,6 +206,8 @@ class OurTable:
             self._table = load(self.directory)
             raise self._lost()
         self._told_version, self._tip, self._sent = self.version, tip, 0
+        if any(commit.changes_table for commit in passed):
+            self._successor = delta_close.successor_of(self._table)
         self._start_from_newer_checkpoint()
         return passed
 
@@ -181,7 +217,7 @@ class OurTable:
     def mend(self) -> Sequence[str]:
         if not self._torn:
             return ()
-        plan = log_repair.examine(self.log)
+        plan = log_repair.examine(self.log, is_digested=self._is_digested)
         if plan.void:
             log_repair.mend(self.log, plan)
         self._torn = False
@@ -231,10 +267,29 @@ class OurTable:
     def require_told(self) -> None:
         """Raises LedgerConflictError where a refresh moved the table's handle and failed before it reported what it passed over: a
         conflict would be missed. And as `_require_same_table`."""
+        self.require_open()
         if self._told_version != self.version:
             msg = f"the caller has seen version {self._told_version} and the handle stands at {self.version}: refresh first"
             raise LedgerConflictError(msg)
         self._require_same_table()
+
+    def require_open(self) -> None:
+        """Raises FencedError where the table is closed at the held version."""
+        if self._successor is not None:
+            msg = (
+                f"{self.directory} is closed: {self._successor} next to it has its facts since the catalog was upgraded. Nothing was "
+                "committed; stop this process, and open the catalog again"
+            )
+            raise FencedError(msg)
+
+    def close(self, successor: str, operation: Operation) -> bool:
+        """Close the table directly above the held version: no commit lands above it. Durable on return, with all below.
+
+        False: another commit came first, and nothing was changed. Raises as `add`.
+        """
+        self.require_told()
+        self.make_durable()
+        return delta_close.close(self.log, self._table, successor, operation)
 
     def make_durable(self) -> None:
         version = self.version
@@ -265,15 +320,23 @@ class OurTable:
 
     # ---- reading --------------------------------------------------------------------------------------------------------
 
-    def files(self, bounds: Mapping[str, tuple[str, str]] | None = None) -> list[AddedFile]:
-        """The data files at the held version that may hold rows with every named column within its bounds, by the log's statistics."""
+    def files(self, bounds: Mapping[str, tuple[str, str]] | None = None, known: Mapping[str, pa.Array] | None = None) -> list[AddedFile]:
+        """The data files at the held version that may hold rows with every named column within its bounds, by the log's statistics.
+
+        Also one where a bound of a column is not among its `known` values: what is not known is not passed over.
+        """
         actions = pa.table(self._table.get_add_actions(flatten=True))
         keep: Any = pa.repeat(True, actions.num_rows)
         for column, (low, high) in (bounds or {}).items():
             if f"min.{column}" in actions.column_names:
                 possible = pc.and_(pc.less_equal(actions[f"min.{column}"], high), pc.greater_equal(actions[f"max.{column}"], low))
+                if known and column in known:
+                    are_known = (pc.is_in(actions[f"{bound}.{column}"], known[column]) for bound in ("min", "max"))
+                    possible = pc.or_(possible, pc.invert(pc.and_(*are_known)))
                 keep = pc.and_(keep, pc.fill_null(possible, True))  # a file without statistics may hold anything
         found = actions.filter(keep)
+        if self._is_digested and (strangers := [path for path in found["path"].to_pylist() if not delta_entry.digest_in_name(path)]):
+            raise self._not_ours("data file " + strangers[0])
         return [AddedFile(path, size) for path, size in zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True)]
 
     def read(self, names: Sequence[str], schema: pa.Schema, condition: pc.Expression, columns: list[str]) -> pa.Table:
@@ -288,6 +351,19 @@ class OurTable:
         except (OSError, pa.ArrowException) as error:
             msg = f"a data file of the ledger {self.directory} cannot be read: {error}; restore it from a backup"
             raise DamagedLedgerError(msg) from error
+
+    def require_ours(self, undigested: int) -> None:
+        """Raises DamagedLedgerError for an entry without a digest, which in format 1 was one of before there were any."""
+        if self._is_digested:
+            raise self._not_ours("log entry " + delta_log.commit_name(undigested))
+
+    def _not_ours(self, what: str) -> DamagedLedgerError:
+        msg = (
+            f"the {what} of {self.directory} has no digest, so that Holdfast did not write it, and it is not believed. Nothing was "
+            "changed. See which other program writes to this table (one that compacts Delta tables, for instance), stop it, and restore "
+            "the directory from a backup"
+        )
+        return DamagedLedgerError(msg)
 
     def require_digest(self, name: str) -> None:
         """Raises DamagedLedgerError unless the file's bytes have the digest in its name; each is read once."""
@@ -370,6 +446,7 @@ class OurTable:
         self._told_version, self._tip = self.version, self._sha256_of(self.version)
         self._durable_version = self._synced_base = -1  # it may be a copy that was put back, of which nothing was synced here
         self._checkpoint_due, self._sent = None, 0
+        self._successor = delta_close.successor_of(self._table)
         self._verified.clear()
         return SnapshotLostError(msg)
 
@@ -398,7 +475,7 @@ class OurTable:
         here = load(self.directory).metadata()
         if str(here.id) != self._table_id:
             msg = (
-                f"another ledger stands at {self.directory} (of catalog {here.configuration.get(_CATALOG_ID)!r}, this process opened "
+                f"another ledger stands at {self.directory} (of catalog {here.configuration.get(CATALOG_ID)!r}, this process opened "
                 f"{self.catalog_id!r}): the catalog was deleted and made again, or replaced. Nothing was committed; stop this process"
             )
             raise FencedError(msg)
@@ -410,3 +487,8 @@ class OurTable:
             return hashlib.sha256((self.log / delta_log.commit_name(version)).read_bytes()).hexdigest()
         except FileNotFoundError:
             return None
+
+
+def _format_of(table: DeltaTable) -> int:
+    found = str(table.metadata().configuration.get(FORMAT, "1"))
+    return int(found) if found.isdecimal() else 0

@@ -13,6 +13,9 @@ from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.forks import require_own_process
 from holdfast.catalog.ledger import delta_checkpoint, delta_data, delta_entry, delta_log
 from holdfast.catalog.ledger.delta_entry import DamagedCommitError, TornCommitError
+from holdfast.catalog.ledger.delta_table import FORMAT
+
+NOT_OURS = "it has no digest, so that Holdfast did not write it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +30,13 @@ class LedgerFile:
 def check_files(ledger_address: str) -> Iterator[LedgerFile]:
     """Every entry, Delta checkpoint and data file of a ledger, those that the newest version no longer needs included.
 
-    A file without a digest (written before there were any) is only opened. What is torn at the end of the log counts as damage here: it
-    was never acknowledged, and the next commit mends it. Raises UsageError in a forked child.
+    A file of format 1 without a digest (written before there were any) is only opened; of a later format, that is damage. What is torn at
+    the end of the log counts as damage here: it was never acknowledged, and the next commit mends it. Raises UsageError in a forked child.
     """
     require_own_process()
     directory = Path(ledger_address)
     log = directory / "_delta_log"
+    is_digested, in_newest = _newest(directory)
     data: dict[str, int] = {}
     for version in delta_log.commit_versions(log):
         path, what = log / delta_log.commit_name(version), None
@@ -41,6 +45,7 @@ def check_files(ledger_address: str) -> Iterator[LedgerFile]:
             data.update((file.path, file.size_bytes) for file in commit.added)
             for name in commit.removed:
                 data.pop(name, None)
+            what = NOT_OURS if is_digested and not commit.is_digested else None
         except (TornCommitError, DamagedCommitError, OSError) as error:
             what = str(error)
         yield _file(directory, path, what)
@@ -49,21 +54,26 @@ def check_files(ledger_address: str) -> Iterator[LedgerFile]:
         yield _file(directory, log / delta_log.checkpoint_name(version), delta_checkpoint.tear_of(log, version, hint))
     if (log / delta_checkpoint.LAST_CHECKPOINT).exists():
         yield _file(directory, log / delta_checkpoint.LAST_CHECKPOINT, hint.tear)
-    data.update(_in_newest(directory))
+    data.update(in_newest)
     for name in sorted(data):
-        yield _file(directory, directory / name, _wrong_with(directory, name, data[name]))
+        yield _file(directory, directory / name, _wrong_with(directory, name, data[name], is_digested=is_digested))
 
 
-def _in_newest(directory: Path) -> dict[str, int]:
-    """The data files of the newest version, also of entries that were cleaned away; none where that cannot be read, as is reported then."""
+def _newest(directory: Path) -> tuple[bool, dict[str, int]]:
+    """Whether every file must have a digest, and the data files of the newest version, also of entries that were cleaned away.
+
+    Neither where that cannot be read, as is reported then.
+    """
     try:
-        actions = pa.table(DeltaTable(directory).get_add_actions(flatten=True))
+        table = DeltaTable(directory)
+        actions = pa.table(table.get_add_actions(flatten=True))
     except DeltaError:
-        return {}
-    return dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
+        return False, {}
+    is_digested = table.metadata().configuration.get(FORMAT, "1") != "1"
+    return is_digested, dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
 
 
-def _wrong_with(directory: Path, name: str, size_bytes: int) -> str | None:
+def _wrong_with(directory: Path, name: str, size_bytes: int, *, is_digested: bool) -> str | None:
     try:
         found = (directory / name).read_bytes()
     except OSError as error:
@@ -72,7 +82,7 @@ def _wrong_with(directory: Path, name: str, size_bytes: int) -> str | None:
     if len(found) != size_bytes:
         return f"{len(found)} bytes, committed {size_bytes}"
     if wanted is None:
-        return _opened(directory, name)
+        return NOT_OURS if is_digested else _opened(directory, name)
     digest = hashlib.sha256(found).hexdigest()
     return None if digest == wanted else f"sha256 {digest}, committed {wanted}"
 

@@ -43,7 +43,7 @@ class LogPlan:
     synced entries only).
 
     `caches` are not what was made, and are taken away before the table is opened. `void` are torn, or stand on a torn one: they are
-    replaced, in this order, before anything is committed.
+    replaced, in this order, before anything is committed. `undigested` is the lowest entry above `base` that has no digest.
     """
 
     version: int
@@ -54,10 +54,11 @@ class LogPlan:
     stale: tuple[str, ...] = ()  # Delta checkpoints that contain a void entry
     cache_reasons: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    undigested: int | None = None
 
 
-def examine(log: Path) -> LogPlan:
-    """Look at the log; changes nothing.
+def examine(log: Path, *, is_digested: bool = False) -> LogPlan:
+    """Look at the log; changes nothing. Of a table in which all `is_digested`, a Delta checkpoint without a digest is somebody else's.
 
     Raises:
         DamagedLedgerError: it is gone, has a hole, an entry that is not what was written, or a data file that is missing.
@@ -68,11 +69,21 @@ def examine(log: Path) -> LogPlan:
         msg = f"the ledger is gone: {log} holds no commit; restore the directory from a backup"
         raise DamagedLedgerError(msg)
     torn_tail = _torn_tail(log, commits)
-    base, is_synced, caches, stale, cache_reasons = _usable_checkpoint(log, hint, checkpoints, min(torn_tail, default=None))
+    base, is_synced, caches, stale, cache_reasons = _usable_checkpoint(
+        log, hint, checkpoints, min(torn_tail, default=None), is_digested=is_digested
+    )
     last = max([*commits, base])
     torn, above = _read_above(log, commits, base, last, [*caches, *stale])
+    undigested = min((v for v, commit in above.items() if not commit.is_digested), default=None)
     if not torn:
-        return LogPlan(version=last, base=base, is_synced=is_synced, caches=tuple(caches), cache_reasons=tuple(cache_reasons))
+        return LogPlan(
+            version=last,
+            base=base,
+            is_synced=is_synced,
+            caches=tuple(caches),
+            cache_reasons=tuple(cache_reasons),
+            undigested=undigested,
+        )
     lowest = min(torn)
     _require_never_whole(log, lowest, torn[lowest], [above[v] for v in sorted(above) if v > lowest])
     void = [v for v in range(last, lowest - 1, -1) if v in torn or not above[v].is_void]
@@ -85,6 +96,7 @@ def examine(log: Path) -> LogPlan:
         stale=tuple(stale),
         cache_reasons=tuple(cache_reasons),
         reasons=tuple(_why_void(log, v, lowest, torn) for v in sorted(void)),
+        undigested=undigested,
     )
 
 
@@ -152,7 +164,7 @@ def _is_torn(log: Path, version: int) -> bool:
 
 
 def _usable_checkpoint(
-    log: Path, hint: Hint, checkpoints: list[int], torn: int | None
+    log: Path, hint: Hint, checkpoints: list[int], torn: int | None, *, is_digested: bool
 ) -> tuple[int, bool, list[str], list[str], list[str]]:
     """The newest Delta checkpoint that engines may start from (-1: none), whether it was made above synced entries only, the names to
     take away at once and those that are removed with the torn entry that they contain, and why."""
@@ -160,6 +172,8 @@ def _usable_checkpoint(
     for version in reversed(checkpoints):
         name = checkpoint_name(version)
         tear, is_synced = tear_of(log, version, hint), read_digests(log, version) is not None
+        if tear is None and is_digested and not is_synced:
+            tear = "has no digest, so that Holdfast did not make it"
         if tear is None and (is_synced or torn is None or version < torn):
             base = version
             break

@@ -16,7 +16,7 @@ from holdfast.catalog.errors import AddressError, AlreadyExistsError, Corruption
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_table import CONFIGURATION
 from holdfast.catalog.marker import Marker
-from holdfast.catalog.schema import FORMAT_VERSION, SCHEMA
+from holdfast.catalog.schema import SCHEMA
 from holdfast.catalog.storage.local import open_storage
 from tests.support.faults import Crash, Faults
 from tests.support.faulty_storage import FaultyStorage
@@ -73,6 +73,7 @@ NEARLY = {
     "one column more": (SCHEMA.append(pa.field("x", pa.int64())), {**CONFIGURATION, "holdfast.catalogId": "0123456789abcdef"}),
     "no catalog id": (SCHEMA, CONFIGURATION),
     "an empty catalog id": (SCHEMA, {**CONFIGURATION, "holdfast.catalogId": ""}),
+    "another format": (SCHEMA, {**CONFIGURATION, "holdfast.catalogId": "0123456789abcdef", "holdfast.format": "3"}),
 }
 
 
@@ -132,8 +133,8 @@ def test_a_marker_or_ledger_without_a_catalog_id_is_refused(tmp_path: Path) -> N
     storage = open_storage(tmp_path)
     DeltaTable.create(tmp_path / "ledger", SCHEMA)
     with pytest.raises(FormatError, match="do not belong together"):
-        open_ledger(storage, Marker(catalog_id="", format_version=FORMAT_VERSION, ledger="ledger"))
-    storage.create("holdfast.json", json.dumps({"catalog_id": "", "format_version": FORMAT_VERSION, "ledger": "ledger"}).encode())
+        open_ledger(storage, Marker(catalog_id=""))
+    storage.create("holdfast.json", Marker(catalog_id="").data)
     with pytest.raises(CorruptionError, match="catalog id is empty"):
         holdfast.open(tmp_path)
 

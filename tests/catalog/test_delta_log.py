@@ -18,12 +18,14 @@ from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_checkpoint import LAST_CHECKPOINT
 from holdfast.catalog.ledger.delta_entry import DamagedCommitError, TornCommitError, parse_commit
 from holdfast.catalog.ledger.delta_log import commit_name
+from holdfast.catalog.ledger.delta_verify import check_files
 from holdfast.catalog.ledger.log_repair import LedgerRepairWarning
 from holdfast.catalog.rules import jobs
 from holdfast.catalog.schema import SCHEMA
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId
-from tests.catalog.ledger_contract import dropped, put
+from tests.catalog.ledger_contract import dropped, operation, put
+from tests.support import format_1
 
 VERSIONS = 25  # the Delta checkpoint is at 20
 
@@ -47,12 +49,15 @@ def long(tmp_path: Path) -> Path:
 
 def _make(directory: Path, count: int) -> Path:
     """A ledger of one writer, who syncs each commit before the next."""
-    ledger = DeltaLedger.create(directory, catalog_id="c0ffee")
+    return _filled(DeltaLedger.create(directory, catalog_id="c0ffee"), count)
+
+
+def _filled(ledger: DeltaLedger, count: int) -> Path:
     for seq in range(1, count + 1):
         put(ledger, dropped(seq), key="job/a", operation_id=f"op{seq}")
         ledger.refresh()
         ledger.make_durable()
-    return directory
+    return ledger.directory
 
 
 def _without_digest(directory: Path) -> Path:
@@ -252,7 +257,10 @@ def _as_before_digests(path: Path) -> None:
     path.write_text("\n".join(json.dumps(line) for line in lines))
 
 
-def test_a_ledger_of_before_there_were_digests_reads_as_ever(short: Path) -> None:
+def test_a_ledger_of_before_there_were_digests_reads_as_ever(tmp_path: Path) -> None:
+    short = format_1.make_ledger(tmp_path / "ledger").directory
+    for seq, writer in enumerate([DeltaLedger.open(short) for _ in range(3)], 1):
+        put(writer, dropped(seq), key=f"job/{seq}", operation_id=f"op{seq}")
     for version in range(4):
         _as_before_digests(_commit(short, version))
     ledger = DeltaLedger.open(short)
@@ -337,8 +345,9 @@ def test_a_hole_in_the_log_is_damage_and_nothing_is_changed(short: Path) -> None
     assert _everything(short) == before
 
 
-def test_a_delta_checkpoint_without_a_digest_goes_with_its_torn_commit(long: Path) -> None:
-    """The hook of delta-rs wrote it of commits that nobody had synced: a scan would show facts that no refresh had passed over."""
+def test_a_delta_checkpoint_without_a_digest_goes_with_its_torn_commit(tmp_path: Path) -> None:
+    """In format 1. The hook of delta-rs wrote it of commits that nobody had synced: a scan would show facts that no refresh passed over."""
+    long = _filled(format_1.make_ledger(tmp_path / "ledger"), VERSIONS)
     (checkpoint,) = _checkpoints(_without_digest(long))
     lowest = int(checkpoint.name[:20])
     for version in range(lowest, VERSIONS + 1):
@@ -396,6 +405,20 @@ def test_a_torn_delta_checkpoint_goes_together_with_its_hint(long: Path, tear: T
     assert not checkpoint.exists()
     assert not (_log(long) / LAST_CHECKPOINT).exists()
     assert _seqs(ledger) == list(range(1, VERSIONS + 1))
+
+
+def test_a_delta_checkpoint_of_another_program_is_not_believed(long: Path) -> None:
+    """It is taken away where the log says the same, and is damage where only it would."""
+    DeltaTable(long).create_checkpoint()
+    theirs = _log(long) / delta_log.checkpoint_name(VERSIONS)
+    with pytest.warns(LedgerRepairWarning, match=f"{theirs.name} has no digest, so that Holdfast did not make it"):
+        assert _seqs(DeltaLedger.open(long)) == list(range(1, VERSIONS + 1))
+    assert not theirs.exists()
+    assert len(_checkpoints(long)) == 1
+    DeltaTable(long).create_checkpoint()
+    _commit(long, VERSIONS - 1).unlink()
+    with pytest.raises(DamagedLedgerError, match=f"has a hole.*{theirs.name} cannot stand in for it"):
+        DeltaLedger.open(long)
 
 
 def test_an_irreplaceable_torn_delta_checkpoint_is_damage_and_stays(long: Path) -> None:
@@ -474,13 +497,29 @@ def test_a_data_file_of_another_size_is_damage_and_is_named(short: Path) -> None
         DeltaLedger.open(short)
 
 
-def test_data_files_that_a_compaction_replaced_are_not_missed(short: Path) -> None:
-    table = DeltaTable(short)
-    old = table.file_uris()
-    table.optimize.compact()
+def test_data_files_that_a_fold_replaced_are_not_missed(short: Path) -> None:
+    old, ledger = DeltaTable(short).file_uris(), DeltaLedger.open(short)
+    assert ledger.fold(ledger.rows(), operation("fold"))
     for path in old:
         Path(path).unlink()
     assert _seqs(DeltaLedger.open(short)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["opened", "refreshed", "behind a Delta checkpoint"])
+def test_what_another_program_compacted_is_not_believed(short: Path, how: str) -> None:
+    """Nobody knows whether what it read was what had been written: its files have no digests."""
+    ledger = DeltaLedger.open(short)
+    DeltaTable(short).optimize.compact()
+    with pytest.raises(DamagedLedgerError, match=r"Holdfast did not write it.*one that compacts"):
+        if how == "opened":
+            DeltaLedger.open(short)
+        elif how == "refreshed":
+            ledger.refresh()
+        else:
+            DeltaTable(short).create_checkpoint()
+            DeltaLedger.open(short).scan()
+    found = [file.path for file in check_files(str(short)) if file.what is not None]
+    assert [path[-5:] for path in found] == [".json", "rquet"]
 
 
 def test_a_commit_cut_or_zeroed_at_any_byte_is_torn_and_nothing_else(short: Path) -> None:

@@ -19,7 +19,8 @@ from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
 from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
 from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from tests.catalog.fold_contract import FoldContract, HistoryContract, HistoryHarness
-from tests.catalog.ledger_contract import Harness, LedgerContract, dropped, gone, put
+from tests.catalog.ledger_contract import Harness, LedgerContract, dropped, gone, operation, put
+from tests.support import format_1
 from tests.support.faults import Crash, Faults, LostResponseError
 from tests.support.faulty_ledger import FaultyLedger
 
@@ -47,14 +48,31 @@ class DeltaHarness:
         return DeltaLedger.open(self.directory)
 
     def compact(self) -> None:
-        assert DeltaTable(self.directory).optimize.compact()["numFilesRemoved"] > 0
+        """A fold that keeps everything."""
+        ledger = self.open()
+        assert ledger.fold(ledger.rows(), operation("fold"))
 
     def clean(self) -> None:
-        """As delta-rs cleans an expired log: a Delta checkpoint, then no commit below it."""
-        DeltaTable(self.directory).create_checkpoint()
+        """A Delta checkpoint, then no commit below it."""
         log = self.directory / "_delta_log"
+        self.make_checkpoint(log)
         for version in delta_log.commit_versions(log)[:-1]:
             (log / delta_log.commit_name(version)).unlink()
+
+    def make_checkpoint(self, log: Path) -> None:
+        delta_checkpoint.make(log, delta_log.commit_versions(log)[-1])
+
+
+class Format1Harness(DeltaHarness):
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        format_1.make_ledger(directory)
+
+    def compact(self) -> None:
+        assert DeltaTable(self.directory).optimize.compact()["numFilesRemoved"] > 0
+
+    def make_checkpoint(self, log: Path) -> None:
+        DeltaTable(self.directory).create_checkpoint()
 
 
 class FaultyHarness(MemoryHarness):
@@ -144,6 +162,14 @@ class TestDeltaHistory(HistoryContract):
         return DeltaHistoryHarness(tmp_path / "history")
 
 
+class TestLedgerOfFormat1(LedgerContract):
+    """It is read by an upgrade, while programs of its own time write to it. Delta's own compaction was nothing that it minded."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Harness:
+        return Format1Harness(tmp_path / "ledger")
+
+
 class TestDeltaLedger(LedgerContract, FoldContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> DeltaHarness:
@@ -188,6 +214,7 @@ class TestDeltaLedger(LedgerContract, FoldContract):
             "delta.checkpointInterval": "20",
             "delta.deletedFileRetentionDuration": "interval 0 seconds",
             "holdfast.catalogId": "c0ffee",
+            "holdfast.format": "2",
         }
 
     def test_a_ledger_is_not_made_over_another(self, harness: DeltaHarness) -> None:

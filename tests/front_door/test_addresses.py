@@ -113,6 +113,7 @@ def test_what_no_engine_or_file_system_takes_is_no_address(name: str, good: Path
         for use in (
             holdfast.open,
             lambda path: holdfast.open(path, create=True),
+            holdfast.upgrade,
             lambda path: holdfast.open_manifest(path / "jobs" / "flights-12345678" / "chk-1"),
             holdfast.open_savepoint,
             lambda path: catalog.savepoint("flights", "never", target=path),

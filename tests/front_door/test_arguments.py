@@ -78,6 +78,8 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any] | InBlock, str]] = {
     "open": (lambda _, v: holdfast.open(v), ""),
     "open_manifest": (lambda _, v: holdfast.open_manifest(v), ""),
     "open_savepoint": (lambda _, v: holdfast.open_savepoint(v), ""),
+    "upgrade": (lambda _, v: holdfast.upgrade(v), ""),
+    "upgrade progress": (lambda g, v: holdfast.upgrade(g.catalog.address, progress=v), "none"),
     "rekey": (lambda g, v: holdfast.rekey(v, max_parallelism=4, target=g.fresh()), ""),
     "rekey max_parallelism": (lambda g, v: holdfast.rekey(g.savepoint, max_parallelism=v, target=g.fresh()), ""),
     "rekey target": (lambda g, v: holdfast.rekey(g.savepoint, max_parallelism=4, target=v), "lines"),

@@ -378,8 +378,13 @@ def evidence_of(source: Any) -> Evidence:
     if give is not None:
         return give()
     storage: Storage = source._storage
-    ledger = DeltaLedger.open(f"{storage.address}/{paths.LEDGER}")
-    return Evidence(versions=facts_by_version(Path(ledger.address)), storage=storage)
+    versions: list[list[f.Fact]] = []
+    name: str | None = paths.LEDGER
+    while name is not None:  # of a catalog that was upgraded, one after the other
+        ledger = DeltaLedger.open(f"{storage.address}/{name}")
+        versions += facts_by_version(Path(ledger.address))
+        name = ledger.successor
+    return Evidence(versions=versions, storage=storage)
 
 
 def with_acknowledged(evidence: Evidence, acknowledged: Iterable[Acknowledgement]) -> Evidence:

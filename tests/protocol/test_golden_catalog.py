@@ -1,0 +1,95 @@
+"""Whole catalogs that released versions left, in `tests/golden/catalog-<n>`: this version carries them over, and nothing is lost."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+import holdfast
+from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.delta_history import DeltaHistory
+from tests.golden import make_catalog
+from tests.support.invariants import assert_catalog_sound
+
+CATALOGS = sorted(make_catalog.GOLDEN.glob("catalog-*"))
+OF_WHAT_IS_LIVE = ("checkpoint_files", "holds", "jobs", "owners", "readers", "unreferenced_files")
+LIVE_ROWS = {  # of views over all time, the rows that are about what is live: whether another ledger has the rest is not asked here
+    "attempts": lambda row: row["status"] == "open",
+    "checkpoints": lambda row: row["status"] == "live",
+}
+
+every_catalog = pytest.mark.parametrize("golden", CATALOGS, ids=lambda path: path.name)
+
+
+def expected_of(golden: Path) -> dict[str, Any]:
+    return json.loads((golden / "expected.json").read_text())
+
+
+@pytest.fixture
+def root(golden: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden / "catalog", tmp_path / "catalog"))
+
+
+def live_of(views: dict[str, Any]) -> dict[str, Any]:
+    said = {name: views[name] for name in OF_WHAT_IS_LIVE}
+    return said | {name: [row for row in views[name] if keep(row)] for name, keep in LIVE_ROWS.items()}
+
+
+def test_golden_catalogs_are_never_written_again() -> None:
+    assert [path.name for path in CATALOGS][:1] == ["catalog-1"]
+
+
+@every_catalog
+def test_every_view_says_the_same_of_what_is_live(golden: Path, root: Path) -> None:
+    holdfast.upgrade(root)
+    with holdfast.open(root) as catalog:
+        assert live_of(make_catalog.views_of(catalog)) == live_of(expected_of(golden)["views"])
+        assert make_catalog.states_of(catalog) == expected_of(golden)["states"]
+
+
+@every_catalog
+def test_the_history_has_all_that_ever_was(golden: Path, root: Path) -> None:
+    before = DeltaLedger.open(root / "ledger").rows()
+    holdfast.upgrade(root)
+    table = DeltaTable(root / "history").to_pyarrow_table()
+    assert sorted(table["operation_id"].to_pylist()) == sorted(row.operation.operation_id for row in before)
+    views = expected_of(golden)["views"]
+    ended = {str(opened.attempt) for opened, _ in DeltaHistory.of(root / "history", "ledger-1").ended_attempts(-1)}
+    assert ended == {row["attempt"] for row in views["attempts"] if row["status"] != "open"}
+
+
+@every_catalog
+def test_what_is_cleaned_up_afterwards_is_what_was_garbage(golden: Path, root: Path) -> None:
+    holdfast.upgrade(root)
+    expected = expected_of(golden)
+    with holdfast.open(root) as catalog:
+        plan = catalog.plan_vacuum()
+        assert {file.path for file in plan.unreferenced} == {row["path"] for row in expected["views"]["unreferenced_files"]}
+        assert catalog.vacuum().deleted_files == len(plan.unreferenced)
+        scrubbed = catalog.scrub()
+        assert (scrubbed.deleted_files, scrubbed.failed) == (0, ())
+        assert not catalog.verify().damages
+        assert make_catalog.states_of(catalog) == expected["states"]
+        assert_catalog_sound(catalog)
+
+
+@every_catalog
+def test_every_job_goes_on(golden: Path, root: Path) -> None:
+    """Its coordinator ends what the old one had open, and what that uploaded becomes scrub's."""
+    holdfast.upgrade(root)
+    with holdfast.open(root) as catalog:
+        jobs = [row["job"] for row in expected_of(golden)["views"]["jobs"]]
+        assert len(jobs) == 5
+        with pytest.raises(holdfast.RefusedError, match="was claimed by job 'new'"):
+            catalog.coordinate("old")
+        for job in set(jobs) - {"old"}:
+            with catalog.coordinate(job, retention=holdfast.KeepLast(1)) as coordinator, coordinator.checkpoint() as checkpoint:
+                checkpoint.write_bytes("after", job.encode())
+            assert catalog.checkpoint(job).read_bytes("after") == job.encode()
+        catalog.vacuum()
+        assert catalog.scrub().deleted_files == 1
+        assert not catalog.verify().damages
+        assert_catalog_sound(catalog)
