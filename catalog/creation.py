@@ -117,7 +117,31 @@ def open_transactor(storage: Storage, environment: Environment) -> Transactor:
     """
     marker = read_marker(storage)
     storage.require_root()
-    return Transactor(open_ledger(storage, marker, environment), environment)
+    return Transactor(open_ledger(storage, marker, environment), environment, history=partial(open_history, storage, marker, environment))
+
+
+def open_history(storage: Storage, marker: Marker, environment: Environment | None = None) -> DeltaHistory:
+    """The history that a marker names, as the ledger that it names tells it.
+
+    Raises:
+        DamagedLedgerError: it is gone or damaged.
+        FormatError: it is of another catalog.
+    """
+    address = f"{storage.address}/{marker.history}"
+    if not DeltaHistory.exists(address):
+        msg = (
+            f"the history of catalog {marker.catalog_id} is gone: {address} is not a Delta table. What is live is in the ledger, and "
+            "checkpoints go on; restore the history from a copy. Nothing was changed"
+        )
+        raise DamagedLedgerError(msg)
+    history = DeltaHistory.of(address, marker.ledger, environment)
+    if history.catalog_id != marker.catalog_id:
+        msg = (
+            f"the marker of {storage.address} is of catalog {marker.catalog_id!r}, its history of {history.catalog_id!r}: they do not "
+            "belong together; restore the one that was exchanged. Nothing was changed"
+        )
+        raise FormatError(msg)
+    return history
 
 
 def open_ledger(storage: Storage, marker: Marker, environment: Environment | None = None) -> DeltaLedger:

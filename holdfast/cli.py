@@ -147,6 +147,25 @@ def scrub(path: str, *, dry_run: bool, as_json: bool) -> None:
 @main.command()
 @PATH
 @JSON
+def upkeep(path: str, *, as_json: bool) -> None:
+    """Keep a catalog small and fast: vacuum, then fold its ledger.
+
+    Coordinators do so by themselves, about every hundred commits. It helps after a time in which no coordinator could, and for a catalog
+    that only gets maintenance. Runs alongside everything; safe to interrupt and to repeat.
+
+    \b
+    Example:
+      holdfast upkeep /data/checkpoints
+    """
+    with open_catalog(path) as catalog, report.progress_bar("upkeep") as show:
+        done = catalog.upkeep(progress=show)
+    _print(done, report.upkeep_lines(done), as_json=as_json)
+    _exit_if(done.vacuum is not None and bool(done.vacuum.failed), DIFFERENCES)
+
+
+@main.command()
+@PATH
+@JSON
 def verify(path: str, *, as_json: bool) -> None:
     """Compare all live files with their digests. Reads every file of every live checkpoint, and of the ledger."""
     with open_catalog(path) as catalog, report.progress_bar("verify") as show:

@@ -11,7 +11,7 @@ from holdfast.catalog import arguments
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import NotFoundError, UsageError
 from holdfast.catalog.facts import CheckpointCommitted
-from holdfast.catalog.ledger import Ledger
+from holdfast.catalog.ledger import History, Ledger
 from holdfast.catalog.process_identity import this_process
 from holdfast.catalog.rules import checkpoints, savepoints
 from holdfast.catalog.state import CatalogState, Ref
@@ -29,9 +29,11 @@ from holdfast.catalog.types import (
     Status,
 )
 from holdfast.compaction.evidence import require_unneeded
+from holdfast.compaction.orphans import past_of
 from holdfast.compaction.queries import Queries
 from holdfast.compaction.runs import Progress
 from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
+from holdfast.compaction.upkeep import BackgroundUpkeep, Upkeep, UpkeepReport
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.compaction.verify import VerifyReport
 from holdfast.past import PastCatalog
@@ -67,13 +69,15 @@ class Catalog:
         storage: Storage,
         transactor: Transactor,
         open_ledger: Callable[[], Ledger],
+        open_history: Callable[[], History],
         queries: Queries,
         environment: Environment,
         state_writer: Callable[[UploadBy], StateWriter] = state_writer,
     ) -> None:
-        """Over the ports. `open_ledger` gives each coordinator a handle of its own."""
+        """Over the ports. `open_ledger` gives each coordinator a handle of its own, `open_history` one to whoever needs it."""
         self._catalog_id, self._storage, self._environment = catalog_id, storage, environment
         self._transactor, self._open_ledger, self._queries, self._state_writer = transactor, open_ledger, queries, state_writer
+        self._open_history = open_history
         self._pins = Pins(transactor, environment)
         self._reader_pins: list[ReaderPin] = []
 
@@ -158,7 +162,7 @@ class Catalog:
             self._transactor, self._environment, job, max_parallelism, of_source=begin.max_parallelism, must_exist=isinstance(start, int)
         )
         return coordinate(
-            transactor=Transactor(self._open_ledger(), self._environment),
+            transactor=Transactor(self._open_ledger(), self._environment, history=self._open_history),
             storage=self._storage,
             environment=self._environment,
             state_writer=writer,
@@ -168,6 +172,7 @@ class Catalog:
             chain=chain,
             start=begin,
             failure_policy=failure_policy,
+            upkeep=BackgroundUpkeep(self._upkeep()),
         )
 
     def checkpoint(self, job: str, checkpoint_id: int | None = None) -> Checkpoint:
@@ -365,7 +370,7 @@ class Catalog:
 
     def plan_scrub(self) -> ScrubPlan:
         """What `scrub` would do now."""
-        return survey(self._transactor, self._storage, self._queries)
+        return survey(self._transactor, self._storage, self._queries, lambda: past_of(self._open_ledger(), self._open_history()))
 
     def scrub(self, *, dry_run: bool = False, progress: Progress | None = None) -> ScrubReport:
         """Find and delete what ended attempts left and no row names. Foreign files are reported and never touched.
@@ -377,6 +382,30 @@ class Catalog:
         if dry_run:
             return ScrubReport(plan=plan, deleted_files=0, deleted_bytes=0, failed=())
         return run_scrub(plan, self._transactor, self._storage, self._environment, progress)
+
+    def upkeep(self, *, progress: Progress | None = None) -> UpkeepReport:
+        """Keep the catalog small and fast: a vacuum, a fold of the ledger, and what both leave to delete.
+
+        Coordinators do it by themselves, about every hundred commits. Runs alongside everything; safe to interrupt and to repeat. Before,
+        it ends what dead processes of this host have open (`end_dead_readers`).
+        Raises:
+            DamagedLedgerError: a file of ledger or history is not what was written, or one of them was restored from a backup; nothing was
+                folded.
+            DamagedFileError: the manifest of a live checkpoint cannot be read: nothing was deleted, and the ledger was folded all the same.
+        """
+        arguments.function(progress, "a progress function")
+        self._storage.require_root()
+        self._pins.end_dead()
+        return self._upkeep().run(progress)
+
+    def _upkeep(self) -> Upkeep:
+        return Upkeep(
+            storage=self._storage,
+            environment=self._environment,
+            queries=self._queries,
+            open_ledger=self._open_ledger,
+            open_history=self._open_history,
+        )
 
     def verify(self, *, progress: Progress | None = None) -> VerifyReport:
         """Read every file of ledger and history, then every file of every live checkpoint and savepoint, those outside the catalog too, and

@@ -4,11 +4,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.catalog import arguments, paths
-from holdfast.catalog.creation import create_catalog, open_ledger
+from holdfast.catalog.creation import create_catalog, open_history, open_ledger
 from holdfast.catalog.environment import Environment, SystemEnvironment
 from holdfast.catalog.errors import NotFoundError, UsageError
 from holdfast.catalog.ledger.delta import DeltaLedger
-from holdfast.catalog.ledger.delta_history import DeltaHistory
 from holdfast.catalog.marker import Marker, require_ledger
 from holdfast.catalog.storage import Storage
 from holdfast.catalog.storage.guard import GuardedStorage
@@ -30,8 +29,6 @@ from holdfast.writers.upload import UploadBy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-HISTORY = "history"
 
 
 def open_catalog(address: Address, *, create: bool = False, environment: Environment | None = None) -> Catalog:
@@ -76,13 +73,14 @@ def upgrade(path: Address, *, progress: Progress | None = None) -> UpgradeReport
 def catalog_at(storage: Storage, marker: Marker, environment: Environment) -> Catalog:
     """The catalog whose marker this is, over its Delta table. Raises as `open_ledger` does."""
     guarded, reopen = GuardedStorage(storage, marker.catalog_id), partial(_open_named, storage, marker, environment)
-    history = f"{storage.address}/{marker.history}"
+    history = partial(open_history, storage, marker, environment)
     return Catalog(
         catalog_id=marker.catalog_id,
         storage=guarded,
-        transactor=Transactor(reopen(), environment),
+        transactor=Transactor(reopen(), environment, history=history),
         open_ledger=reopen,
-        queries=SqlQueries(f"{storage.address}/{marker.ledger}", reopen, history if DeltaHistory.exists(history) else None),
+        open_history=history,
+        queries=SqlQueries(f"{storage.address}/{marker.ledger}", reopen, f"{storage.address}/{marker.history}"),
         environment=environment,
     )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the command line prints its help by this module, and needs 
     from holdfast.catalog.upgrade import UpgradeReport
     from holdfast.compaction.garbage import GarbageFile
     from holdfast.compaction.scrub import ScrubReport
+    from holdfast.compaction.upkeep import UpkeepReport
     from holdfast.compaction.vacuum import VacuumReport
     from holdfast.compaction.verify import VerifyReport
     from holdfast.facade import Catalog
@@ -172,6 +173,18 @@ def vacuum_lines(report: "VacuumReport", *, dry_run: bool) -> Iterator[str]:
         return
     yield f"deleted {counted(report.deleted_files, 'file')}, {bytes_text(report.deleted_bytes)}"
     yield from _failure_lines(report.failed)
+
+
+def upkeep_lines(report: "UpkeepReport") -> Iterator[str]:
+    """What upkeep did."""
+    if report.vacuum is not None:
+        yield from vacuum_lines(report.vacuum, dry_run=False)
+    if report.fold.is_folded:
+        yield f"folded {counted(report.fold.rows_before, 'fact')} of the ledger into {report.fold.rows_after}"
+    else:
+        yield "nothing to fold: no commit since the last one, or another process folds now"
+    tidied = report.tidied
+    yield f"deleted {counted(tidied.entries, 'commit')} of the log and {counted(tidied.data_files, 'data file')} of the ledger"
 
 
 def scrub_lines(report: "ScrubReport", *, dry_run: bool) -> Iterator[str]:

@@ -169,7 +169,8 @@ def _surviving(directory: str, removed: Collection[str]) -> str:
 def _in_threads(pool: ThreadPoolExecutor, work: Callable[[Sequence[str]], R], paths: Collection[str]) -> list[R]:
     """The work on each piece of the paths, in their order, by which neighbours share their way."""
     ordered = sorted(paths)
-    pieces = [ordered[first : first + PIECE] for first in range(0, len(ordered), PIECE)]
+    size = max(1, min(PIECE, len(ordered) // THREADS))  # few directories are worth all threads, too: a sync only waits
+    pieces = [ordered[first : first + size] for first in range(0, len(ordered), size)]
     if len(pieces) == 1:
         return [work(pieces[0])]
     return list(pool.map(work, pieces))

@@ -315,6 +315,7 @@ class Process:
             storage=self.storage,
             transactor=Transactor(self.handle(), environment),
             open_ledger=self.handle,
+            open_history=lambda: MemoryHistory(world.told),
             queries=FoldedQueries(self.handle()),
             environment=environment,
             state_writer=lambda _: FakeStateWriter(),
