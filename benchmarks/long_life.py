@@ -11,19 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
-from benchmarks.commit import Job
+from benchmarks.commit import Job, Keeper
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.ledger import delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger
-from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
-from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import JobId
-from holdfast.compaction.fold import run_fold
-from holdfast.compaction.queries import SqlQueries
-from holdfast.compaction.upkeep import FOLD_EVERY, is_due
-from holdfast.compaction.vacuum import plan_vacuum, run_vacuum
+from holdfast.compaction.upkeep import FOLD_EVERY
 
 COMMITS = 10_000
 EDGE = 100
@@ -42,7 +37,7 @@ def run(scratch: Path, commits: int = COMMITS, edge: int = EDGE) -> list[Result]
         old.commit(0)
     taken = interleave({"last": old.commit_alone, "first": fresh.commit_alone}, edge - 5, what="commit", within_s=600)
     opened = interleave({"old": lambda _: old.open(), "fresh": lambda _: fresh.open()}, OPENINGS, what="open")
-    memory = {"old": old.memory_kb(), "fresh": fresh.memory_kb()}
+    memory = {name: peak_memory_kb(life.directory / "ledger", life.job.job_id) for name, life in (("old", old), ("fresh", fresh))}
     files = len(old.ledger_files())
     entries = len(delta_log.commit_versions(old.directory / "ledger" / "_delta_log"))
     counted = {
@@ -67,7 +62,7 @@ def run(scratch: Path, commits: int = COMMITS, edge: int = EDGE) -> list[Result]
             measures="open",
             ratio=ratio(opened["old"], opened["fresh"]),
             at_most=OPEN_AT_MOST,
-            figures={"old": spread(opened["old"], "ms"), "fresh": spread(opened["fresh"], "ms"), "upkeep": spread(old.upkeep_s)},
+            figures={"old": spread(opened["old"], "ms"), "fresh": spread(opened["fresh"], "ms"), "upkeep": spread(old.keeper.taken)},
         ),
         Result(
             benchmark="long_life",
@@ -85,15 +80,14 @@ class Life:
 
     directory: Path
     job: Job
+    keeper: Keeper
     commits_s: list[float]
-    upkeep_s: list[float]
 
     @classmethod
     def begin(cls, directory: Path) -> "Life":
         directory.mkdir(parents=True)
         job = Job.start(directory / "ledger")
-        DeltaHistory.make(directory / "history", HISTORY_SCHEMA, catalog_id="long-life")
-        return cls(directory, job, [], [])
+        return cls(directory, job, Keeper.of(directory), [])
 
     def commit_until(self, commits: int) -> None:
         while len(self.commits_s) < commits:
@@ -105,10 +99,7 @@ class Life:
     def commit(self, _: int) -> float:
         """A commit, and upkeep where that made it due, which is not counted."""
         self.commits_s.append(self.commit_alone(0))
-        ledger = self.job.transactor.ledger
-        if is_due(ledger.version, ledger.folded_to):
-            self.upkeep_s.append(seconds(self.upkeep))
-        return self.commits_s[-1]
+        return self.keeper.after(self.job, self.commits_s[-1])
 
     def commit_alone(self, n: int) -> float:
         return self.job.commit(n)
@@ -116,16 +107,6 @@ class Life:
     def since_fold(self) -> int:
         ledger = self.job.transactor.ledger
         return (ledger.version - max(ledger.folded_to, 0)) % FOLD_EVERY
-
-    def upkeep(self) -> None:
-        environment, address = SystemEnvironment(), str(self.directory / "ledger")
-        plan = plan_vacuum(SqlQueries.at(address).garbage())
-        run_vacuum(plan, Transactor(DeltaLedger.open(address), environment), open_storage(str(self.directory)), environment)
-        ledger, history = DeltaLedger.open(address), DeltaHistory.of(self.directory / "history", "ledger")
-        run_fold(ledger, history, environment)
-        ledger.refresh()
-        ledger.tidy(history.told_to)
-        history.tidy()
 
     def open(self) -> float:
         """The seconds of a coordinator's opening: the ledger, and its memory of the job."""
@@ -137,14 +118,15 @@ class Life:
     def ledger_files(self) -> list[str]:
         return [file.path for file in DeltaLedger.open(self.directory / "ledger").files()]
 
-    def memory_kb(self) -> int:
-        """The peak memory of a process that opens as a coordinator does."""
-        program = (
-            "import resource, sys; from benchmarks.long_life import opened; opened(*sys.argv[1:]); "
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-        )
-        command = [sys.executable, "-c", program, str(self.directory / "ledger"), self.job.job_id]
-        return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()[-1])
+
+def peak_memory_kb(ledger: Path, job_id: JobId) -> int:
+    """The peak memory of a process that opens a ledger as a job's coordinator does."""
+    program = (
+        "import resource, sys; from benchmarks.long_life import opened; opened(*sys.argv[1:]); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    command = [sys.executable, "-c", program, str(ledger), job_id]
+    return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()[-1])
 
 
 def opened(directory: str, job_id: str) -> Transactor:
