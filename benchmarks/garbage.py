@@ -27,7 +27,7 @@ Row = tuple[str, str, str, int]
 Answer = tuple[list[Row], list[Row]]  # unreferenced, condemned and not gone; in the order of file ids
 
 BY_HAND = """
-WITH facts AS (FROM read_parquet($files)),
+WITH facts AS (FROM read_parquet($files, union_by_name = true)),
 small AS (
   SELECT kind, job_id, seq, attempt, checkpoint_id, parent_job_id, parent_checkpoint_id, hold FROM facts
   WHERE kind IN ('checkpoint', 'drop', 'attempt_opened', 'attempt_ended', 'hold', 'unhold')
@@ -106,7 +106,7 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
 
 
 def _hash(files: Sequence[str]) -> list[str]:
-    """What `SqlQueries.verified` reads of a ledger whose files have digests in their names, as those that delta-rs writes here have not."""
+    """What `SqlQueries.verified` reads of a ledger."""
     digests = []
     for path in files:
         with open(path, "rb") as stream:

@@ -7,14 +7,22 @@ says; whoever comes next replaces the marker. Writers of format 1 may run all th
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 
 from holdfast.catalog import paths
 from holdfast.catalog.creation import open_ledger, open_or_make_history
 from holdfast.catalog.environment import Environment
-from holdfast.catalog.errors import AlreadyExistsError, CorruptionError, DamagedLedgerError, FencedError, RetryError
+from holdfast.catalog.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    DamagedLedgerError,
+    FencedError,
+    ReadOnlyError,
+    RetryError,
+    StorageFullError,
+)
 from holdfast.catalog.folding import fold, require_equal
 from holdfast.catalog.ledger import LedgerConflictError, SnapshotLostError, ToldCommit
 from holdfast.catalog.ledger.delta import DeltaLedger
@@ -22,7 +30,7 @@ from holdfast.catalog.ledger.delta_history import DeltaHistory
 from holdfast.catalog.marker import Marker, read_marker_of_any_format, replace_marker, too_old
 from holdfast.catalog.schema import FORMAT_VERSION, Operation
 from holdfast.catalog.storage import Storage
-from holdfast.catalog.transactions import Transactor
+from holdfast.catalog.transactions import FULL, READ_ONLY, Transactor
 
 TOLD_ROWS = 50_000  # in one commit to the history, or the commit's own number if that is more
 STEPS = 5
@@ -80,14 +88,16 @@ def upgrade(storage: Storage, tables: Tables, environment: Environment, progress
         NotFoundError, CorruptionError, FormatError: as `read_marker_of_any_format`, and for facts that this version does not know.
         DamagedLedgerError: the old ledger is not what was written, or the history is of another past of it; nothing was closed.
         RetryError: the old log was cleaned meanwhile; nothing was closed.
+        ReadOnlyError, StorageFullError: the disk.
     """
     show = progress or _show_nothing
     marker, stored = read_marker_of_any_format(storage)
     if marker.format_version == FORMAT_VERSION:
         return _report(marker, marker, "")
     old = tables.ledger(marker)
-    facts, kept = (0, 0) if old.successor else _carry_over(marker, old, tables, environment, show)
-    finished = _finish(storage, tables, marker, stored)
+    with _disk(storage):
+        facts, kept = (0, 0) if old.successor else _carry_over(marker, old, tables, environment, show)
+        finished = _finish(storage, tables, marker, stored)
     show(STEPS, STEPS)
     return _report(marker, finished, marker.ledger, facts, kept)
 
@@ -102,7 +112,23 @@ def open_marker(storage: Storage, tables: Tables) -> Marker:
         return marker
     if tables.ledger(marker).successor is None:
         raise too_old(storage, marker)
-    return _finish(storage, tables, marker, stored)
+    with _disk(storage):
+        return _finish(storage, tables, marker, stored)
+
+
+@contextmanager
+def _disk(storage: Storage) -> Iterator[None]:
+    """Errors of the disk as what the caller can do about them."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in READ_ONLY:
+            msg = f"this process may not write to {storage.address} ({error}), where an upgrade is to be finished: use an account that may"
+            raise ReadOnlyError(msg) from error
+        if error.errno in FULL:
+            msg = f"there is no room at {storage.address} for an upgrade ({error}): make some, then call again; nothing was lost"
+            raise StorageFullError(msg) from error
+        raise
 
 
 def _report(found: Marker, finished: Marker, old: str, facts: int = 0, kept: int = 0) -> UpgradeReport:
@@ -152,8 +178,8 @@ def _is_closed(tables: Tables, marker: Marker) -> bool:
 def _fill_and_close(
     marker: Marker, old: DeltaLedger, successor: DeltaLedger, tables: Tables, environment: Environment, show: Progress
 ) -> tuple[int, int]:
+    history = tables.history(marker)  # first: what it was told of by then is in the ledger that is read after it
     _settle(old, environment)
-    history = tables.history(marker)
     _require_same_past(old, history)
     rows = old.rows()
     show(1, STEPS)

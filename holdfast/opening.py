@@ -63,7 +63,8 @@ def upgrade(path: Address, *, progress: Progress | None = None) -> UpgradeReport
         NotFoundError: there is no catalog.
         FormatError: a newer version wrote it.
         CorruptionError: its marker, ledger or history is not what was written; it stays as it was.
-        RetryError: another program cleaned the old ledger's log meanwhile.
+        RetryError: another program cleaned the old ledger's log meanwhile, or the disk is full (StorageFullError).
+        ReadOnlyError: this process may not write there.
     """
     arguments.function(progress, "a progress function")
     storage, environment = open_storage(path), SystemEnvironment()

@@ -28,7 +28,7 @@ SUCCESSOR = "holdfast.successor"  # among the table's properties: the directory 
 _BLOCK_BYTES = 512  # no disk writes less: a zeroed part begins and ends at a multiple of it
 _DIGEST_IN_NAME = re.compile(r"-([0-9a-f]{64})\.parquet")
 _ACTION_NAMES = frozenset({"commitInfo", "add", "txn", "remove", "metaData", "protocol", "cdc", "domainMetadata"})
-_SPLIT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_SPLIT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,4})?\Z")
 
 
 class TornCommitError(Exception):

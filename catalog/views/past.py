@@ -6,7 +6,7 @@ A ledger that was closed has a successor with a name of a higher number, and ver
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -46,14 +46,15 @@ def at_version(ledger: DeltaLedger, history: DeltaHistory, version: int, name: s
         SnapshotLostError: the log has been cleaned since the history was read.
     """
     name = history.ledger if name is None else name
-    newest = ledger.version if name == history.ledger else history.told_of(name)
+    told = history.told_of(name) if paths.is_ledger(name) else -1
+    newest = ledger.version if name == history.ledger else told
     if not 0 <= version <= newest:
         known = ", ".join(f"{each!r} to {history.told_of(each)}" for each in _told_before(history))
         earlier = f"; of ledgers before it, in which it was carried over: {known}" if known else ""
         msg = f"there is no version {version} of {name!r}: the versions of {history.ledger!r} are 0 to {ledger.version}{earlier}"
         raise UsageError(msg)
-    tail = _tail(ledger, history) if name == history.ledger and version > history.told_to else []
-    return _past(history, name, version, [commit for commit in tail if commit.version <= version])
+    tail = ledger.commits(history.told_to) if name == history.ledger and version > history.told_to else []
+    return _past(history, name, version, tail)
 
 
 def at_time(ledger: DeltaLedger, history: DeltaHistory, time: datetime) -> Past:
@@ -63,37 +64,45 @@ def at_time(ledger: DeltaLedger, history: DeltaHistory, time: datetime) -> Past:
         UsageError: the first fact is later.
         SnapshotLostError: as `at_version`.
     """
-    tail = _tail(ledger, history)
-    spans = {name: (first, later) for name, first, later in duckdb_engine.first_versions(_pinned(history), time)}
-    for commit in tail:
-        first, later = spans.get(history.ledger, (commit.version, None))
-        if later is None and commit.rows[0].operation.at > time:
-            later = commit.version
-        spans[history.ledger] = first, later
-    names = sorted(spans, key=_number)
-    late = next((name for name in names if spans[name][1] is not None), None)
-    if late is None and names:
-        return _past(history, history.ledger, ledger.version, tail)
-    if late is None or (late == names[0] and spans[late][0] == spans[late][1]):
+    tail = ledger.commits(history.told_to)
+    spans = _spans(history, tail, time)
+    if not spans or spans[0].first == spans[0].later:
         msg = f"nothing had been committed to the catalog by {time.isoformat()}, by the clocks of its writers: give a later time"
         raise UsageError(msg)
-    version = (spans[late][1] or 0) - 1
-    return _past(history, late, version, [commit for commit in tail if late == history.ledger and commit.version <= version])
+    for span in spans:
+        if span.later is not None:
+            own = tail if span.ledger == history.ledger else []
+            return _past(history, span.ledger, span.later - 1, own)
+    return _past(history, history.ledger, ledger.version, tail)
+
+
+class _Span(NamedTuple):
+    """A ledger, its first version with a fact, and the first of those with a fact of after some time."""
+
+    ledger: str
+    first: int
+    later: int | None
+
+
+def _spans(history: DeltaHistory, tail: Sequence[ToldCommit], time: datetime) -> list[_Span]:
+    """Of every ledger, oldest first."""
+    spans = {span.ledger: span for span in map(_Span._make, duckdb_engine.first_versions(_pinned(history), time))}
+    if tail:
+        late = next((commit.version for commit in tail if commit.rows[0].operation.at > time), None)
+        told = spans.get(history.ledger, _Span(history.ledger, tail[0].version, None))
+        spans[history.ledger] = told if told.later is not None else told._replace(later=late)
+    return sorted(spans.values(), key=lambda span: _number(span.ledger))
 
 
 def _past(history: DeltaHistory, name: str, version: int, tail: Sequence[ToldCommit]) -> Past:
+    """`tail` are commits of this ledger that the history has not been told, also later ones."""
     earlier = [f"ledger = {literal(each)}" for each in _told_before(history) if _number(each) < _number(name)]
     condition = " OR ".join([f"(ledger = {literal(name)} AND version <= {version})", *earlier])
-    return Past(name, version, _pinned(history), condition, history.table_of(tail))
+    return Past(name, version, _pinned(history), condition, history.table_of([commit for commit in tail if commit.version <= version]))
 
 
 def _pinned(history: DeltaHistory) -> Table:
     return Table(history.address, history.version)
-
-
-def _tail(ledger: DeltaLedger, history: DeltaHistory) -> Sequence[ToldCommit]:
-    """What the history has not been told."""
-    return ledger.commits(history.told_to)
 
 
 def _told_before(history: DeltaHistory) -> list[str]:

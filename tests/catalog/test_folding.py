@@ -269,7 +269,7 @@ def test_a_ledger_from_before_the_newer_history_calls_its_files_unknown() -> Non
     assert believes_all.judge(theirs) is Verdict.ORPHAN, "as it would be without the bound"
 
 
-def test_a_history_that_was_read_before_the_ledger_makes_known_tokens_unknown() -> None:
+def test_a_history_read_before_the_ledger_makes_known_tokens_unknown() -> None:
     """Between the two an attempt ended and was folded away. One that is read after has been told of what the ledger has forgotten."""
     first = "a" * 16
     log, told = ledger_of([[job(), start(2), opened(2, first, 1, None)], [ended(3, first, Status.KILLED)]]), MemoryTold()

@@ -1,5 +1,6 @@
 """From format 1 to format 2: nothing is lost, who is left behind is refused, and what is not understood stops it before the close."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -20,10 +21,13 @@ from holdfast.catalog.errors import (
     FencedError,
     FormatError,
     HoldfastError,
+    ReadOnlyError,
     RetryError,
+    StorageFullError,
 )
 from holdfast.catalog.ledger import delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.delta_entry import TornCommitError, parse_commit
 from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
 from holdfast.catalog.ledger.log_repair import LedgerRepairWarning
 from holdfast.catalog.marker import read_marker
@@ -312,6 +316,43 @@ ODD: dict[str, Callable[[Path], None]] = {
 }
 
 
+def _closed(root: Path) -> Path:
+    """The closing entry of a catalog whose marker was not replaced yet."""
+    before = (root / "holdfast.json").read_bytes()
+    holdfast.upgrade(root)
+    (root / "holdfast.json").write_bytes(before)
+    return log(root) / delta_log.commit_name(delta_log.commit_versions(log(root))[-1])
+
+
+def test_a_closing_entry_cut_anywhere_is_torn_and_nothing_else(root: Path) -> None:
+    """Its line of the schema has many braces inside; only the missing of the last newline is forgiven."""
+    last = _closed(root)
+    version, data = int(last.stem), last.read_bytes().rstrip(b"\n")
+    assert parse_commit(version, data).successor == "ledger-1"
+    for length in range(len(data)):
+        with pytest.raises(TornCommitError):
+            parse_commit(version, data[:length])
+
+
+@pytest.mark.filterwarnings(f"ignore::{LedgerRepairWarning.__module__}.{LedgerRepairWarning.__name__}")
+def test_a_close_that_a_loss_of_power_tore_is_no_close(root: Path) -> None:
+    """It was not durable, so that no marker named its successor: the old ledger works on, and the next upgrade has another successor."""
+    last = _closed(root)
+    last.write_bytes(last.read_bytes()[:-200])
+    with format_1.open_catalog(root) as old:
+        old.hold("flights", 3, "afterwards")
+    assert holdfast.upgrade(root).ledger == "ledger-2"
+    with holdfast.open(root) as catalog:
+        assert holds_of(catalog) == ["afterwards"]
+    assert states(root) == {2: b"1", 3: b"2"}
+
+
+def test_a_close_is_finished_by_whoever_opens(root: Path) -> None:
+    _closed(root)
+    assert states(root) == {2: b"1", 3: b"2"}
+    assert json.loads((root / "holdfast.json").read_text())["ledger"] == "ledger-1"
+
+
 @pytest.mark.filterwarnings(f"ignore::{LedgerRepairWarning.__module__}.{LedgerRepairWarning.__name__}")
 @pytest.mark.parametrize("make_odd", ODD.values(), ids=ODD)
 def test_what_is_odd_and_whole_is_carried_over(root: Path, make_odd: Callable[[Path], None]) -> None:
@@ -341,6 +382,31 @@ def test_a_log_that_is_cleaned_meanwhile_asks_for_another_try(root: Path, monkey
         with pytest.raises((RetryError, DamagedLedgerError)):
             holdfast.upgrade(root)
     assert json.loads((root / "holdfast.json").read_text())["format_version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.EROFS, ReadOnlyError), (errno.EACCES, ReadOnlyError), (errno.ENOSPC, StorageFullError)]
+)
+@pytest.mark.parametrize("place", ["the successor", "the marker"])
+def test_a_disk_that_takes_nothing_is_named_and_may_be_tried_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[HoldfastError], place: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, "no")
+
+    with monkeypatch.context() as patched:
+        if place == "the marker":
+            patched.setattr(LocalStorage, "replace", fails)
+        else:
+            patched.setattr(DeltaLedger, "fold", fails)
+        with pytest.raises(error):
+            holdfast.upgrade(root)
+        if place == "the marker":
+            with pytest.raises(error):
+                holdfast.open(root)
+    assert json.loads((root / "holdfast.json").read_text())["format_version"] == 1
+    holdfast.upgrade(root)
+    assert states(root) == {2: b"1", 3: b"2"}
 
 
 def test_a_closed_ledger_whose_successor_is_gone_is_damage(root: Path) -> None:

@@ -29,6 +29,8 @@ MOMENTS = {
     "carried over twice": {4: "carry_over", 12: "carry_over", 15: "fold"},
 }
 
+FAST = ("told in part", "folded, told, and died before the fold", "carried over and folded")
+
 
 def tables_at(root, moment: str) -> Tables:
     tables = Tables(root)
@@ -43,7 +45,7 @@ def without_inline(found: list[tuple]) -> list[tuple]:
     return sorted(((*row[:-1], None) for row in found), key=repr)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [m if m in FAST else pytest.param(m, marks=pytest.mark.slow) for m in MOMENTS])
 def test_each_view_says_the_same_at_any_moment_of_a_fold(tmp_path, moment):
     tables = tables_at(tmp_path, moment)
     with tables.connect() as connection:

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.catalog.ledger.delta import DeltaLedger
-from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
+from holdfast.catalog.ledger.delta_history import DeltaHistory
 from holdfast.catalog.paths import MARKER
 from holdfast.catalog.storage.local import open_storage
 from holdfast.compaction.queries import SqlQueries
@@ -78,8 +78,6 @@ def test_damage_of_a_rebuilt_ledger_is_named_where_it_is(catalog: holdfast.Catal
 def test_damage_of_the_history_is_named_where_it_is(catalog: holdfast.Catalog) -> None:
     """What is live is not in doubt: it does not depend on the history."""
     root = Path(catalog.address)
-    if not DeltaHistory.exists(root / "history"):
-        DeltaHistory.make(root / "history", HISTORY_SCHEMA, catalog_id=catalog.catalog_id)
     ledger = DeltaLedger.open(root / "ledger")
     DeltaHistory.of(root / "history", "ledger").tell(ledger.commits(0), ledger.version)
     with holdfast.open(root) as opened:

@@ -10,7 +10,6 @@ from click.testing import CliRunner, Result
 import holdfast
 from holdfast.catalog.facts import CheckpointCommitted, JobRegistered
 from holdfast.catalog.ledger.delta import DeltaLedger
-from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
 from holdfast.cli import USAGE, main
 from tests.support.front_door import ask
 from tests.support.small_catalog import SmallCatalog, make
@@ -20,11 +19,7 @@ DROPPED = "SELECT job, checkpoint_id FROM checkpoints WHERE status = 'dropped' O
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> SmallCatalog:
-    root = tmp_path_factory.mktemp("past") / "catalog"
-    small = make(root, checkpoints=4)
-    if not DeltaHistory.exists(root / "history"):
-        DeltaHistory.make(root / "history", HISTORY_SCHEMA, catalog_id="c0ffee")
-    return small
+    return make(tmp_path_factory.mktemp("past") / "catalog", checkpoints=4)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +82,19 @@ def test_the_time_of_a_commit_is_that_of_its_version(catalog):
 def test_what_never_was_is_an_error_of_usage(catalog, given, says):
     with pytest.raises(holdfast.UsageError, match=says):
         catalog.at(**given)
+
+
+def test_upkeep_changes_nothing_that_is_said_of_the_past(tmp_path):
+    """A vacuum deletes files and a fold replaces rows: then is then."""
+    make(tmp_path / "catalog", checkpoints=4)
+    with holdfast.open(tmp_path / "catalog") as catalog:
+        asked = [f"SELECT '{name}', * FROM {name} ORDER BY ALL" for name in ("checkpoints", "files", "handles", "unreferenced_files")]
+        versions = [version_of(catalog, n) for n in (2, 4)]
+        before = [ask(catalog.at(version=version), query) for version in versions for query in asked]
+        done = catalog.upkeep()
+        assert (done.fold.is_folded, len(done.vacuum.plan.unreferenced) > 0) == (True, True)
+        assert [ask(catalog.at(version=version), query) for version in versions for query in asked] == before
+        assert ask(catalog, "SELECT DISTINCT status FROM files ORDER BY ALL") == [("gone",), ("present",)]
 
 
 def test_sql_at_a_version_or_a_time_shows_the_catalog_of_then(made, catalog):

@@ -163,7 +163,7 @@ def expected_of(root: Path) -> dict[str, Any]:
             return {"views": views_of(catalog), "states": states_of(catalog)}
 
 
-def views_of(catalog: holdfast.Catalog) -> dict[str, list[dict[str, Any]]]:
+def views_of(catalog: holdfast.Catalog | holdfast.PastCatalog) -> dict[str, list[dict[str, Any]]]:
     """The rows of every view, in order, but of the facts themselves."""
     with catalog.duckdb() as connection:
         query = "SELECT view_name FROM duckdb_views() WHERE NOT internal AND view_name NOT IN ('facts', 'all_facts') ORDER BY 1"

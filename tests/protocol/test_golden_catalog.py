@@ -15,12 +15,6 @@ from tests.golden import make_catalog
 from tests.support.invariants import assert_catalog_sound
 
 CATALOGS = sorted(make_catalog.GOLDEN.glob("catalog-*"))
-OF_WHAT_IS_LIVE = ("checkpoint_files", "holds", "jobs", "owners", "readers", "unreferenced_files")
-LIVE_ROWS = {  # of views over all time, the rows that are about what is live: whether another ledger has the rest is not asked here
-    "attempts": lambda row: row["status"] == "open",
-    "checkpoints": lambda row: row["status"] == "live",
-}
-
 every_catalog = pytest.mark.parametrize("golden", CATALOGS, ids=lambda path: path.name)
 
 
@@ -33,9 +27,10 @@ def root(golden: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden / "catalog", tmp_path / "catalog"))
 
 
-def live_of(views: dict[str, Any]) -> dict[str, Any]:
-    said = {name: views[name] for name in OF_WHAT_IS_LIVE}
-    return said | {name: [row for row in views[name] if keep(row)] for name, keep in LIVE_ROWS.items()}
+def without_bytes_of_the_past(views: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
+    """What is expected, but for the bytes of states that the ledger does not have any more."""
+    handles = zip(views["handles"], expected["handles"], strict=True)
+    return expected | {"handles": [row | {"inline": row["inline"] and found["inline"]} for found, row in handles]}
 
 
 def test_golden_catalogs_are_never_written_again() -> None:
@@ -43,11 +38,29 @@ def test_golden_catalogs_are_never_written_again() -> None:
 
 
 @every_catalog
-def test_every_view_says_the_same_of_what_is_live(golden: Path, root: Path) -> None:
+def test_every_view_says_the_same(golden: Path, root: Path) -> None:
     holdfast.upgrade(root)
     with holdfast.open(root) as catalog:
-        assert live_of(make_catalog.views_of(catalog)) == live_of(expected_of(golden)["views"])
+        views, expected = make_catalog.views_of(catalog), expected_of(golden)["views"]
+        assert views == without_bytes_of_the_past(views, expected)
+        of_open_handles = [(found, row) for found, row in zip(views["handles"], expected["handles"], strict=True) if row["to_seq"] is None]
+        assert [found["inline"] for found, _ in of_open_handles] == [row["inline"] for _, row in of_open_handles]
         assert make_catalog.states_of(catalog) == expected_of(golden)["states"]
+
+
+@every_catalog
+def test_the_catalog_of_before_the_upgrade_can_be_asked(golden: Path, root: Path) -> None:
+    """By the last version of its ledger, and by the first of the one since, whatever was done since."""
+    last = DeltaLedger.open(root / "ledger").version
+    holdfast.upgrade(root)
+    with holdfast.open(root) as catalog:
+        catalog.upkeep()
+        expected = expected_of(golden)["views"]
+        for past in (catalog.at(version=last, ledger="ledger"), catalog.at(version=0)):
+            views = make_catalog.views_of(past)
+            assert {row["inline"] for row in views["handles"]} == {None}
+            assert views == without_bytes_of_the_past(views, expected)
+        assert make_catalog.views_of(catalog.at(version=0, ledger="ledger"))["jobs"] == []
 
 
 @every_catalog

@@ -13,7 +13,7 @@ import holdfast
 from holdfast.catalog.errors import FencedError, FormatError, HoldfastError
 from holdfast.catalog.ledger.delta import DeltaLedger
 from tests.support import format_1
-from tests.support.faults import MODES, Crash, Faults, Mode
+from tests.support.faults import MODES, Crash, Faults, Hook, Mode
 from tests.support.invariants import assert_catalog_sound
 from tests.support.upgrades import OldWriter, holds_of, make_small, upgrade_with
 
@@ -104,12 +104,25 @@ def _crash_and_finish(root: Path, n: int, mode: Mode, how: str) -> None:
     assert_upgraded(root, ["hold 0", "hold 1", *writer.told])
 
 
+def busy(writer: OldWriter) -> Hook:
+    """Commits before each call, until the close has lost three times: one who never stops there keeps an upgrade from its end."""
+    closes = 0
+
+    def hook(_n: int, verb: str, _path: str) -> None:
+        nonlocal closes
+        closes += verb == "ledger.close"
+        if closes <= 3 or not verb.startswith(("ledger.", "history.", "successor.")):
+            writer.write()
+
+    return hook
+
+
 @pytest.mark.slow
 def test_writers_of_format_1_at_every_call_lose_nothing(small: Path, tmp_path: Path) -> None:
     """One commits before each call of the upgrade, until it is refused; and from then on it always is."""
     root = copied(small, tmp_path / "catalog")
     writer = OldWriter(root)
-    upgrade_with(root, Faults(on_call=lambda *_: writer.write()))
+    upgrade_with(root, Faults(on_call=busy(writer)))
     assert len(writer.told) > 10
     assert writer.refused
     assert all(isinstance(error, FencedError) for error in writer.refused)
@@ -123,7 +136,7 @@ def test_a_crash_with_writers_of_format_1_at_every_call_loses_nothing(small: Pat
         root = copied(small, tmp_path / str(n))
         writer = OldWriter(root)
         try:
-            upgrade_with(root, Faults({n: mode}, on_call=lambda *_, writer=writer: writer.write()))
+            upgrade_with(root, Faults({n: mode}, on_call=busy(writer)))
         except (Crash, OSError, HoldfastError):
             holdfast.upgrade(root)
         writer.write()
@@ -150,6 +163,25 @@ def test_two_upgrades_at_once_have_one_result(small: Path, tmp_path: Path) -> No
         assert report.ledger == marker["ledger"]
         assert {path.name for path in root.glob("ledger*")} == {"ledger", marker["ledger"]}, f"at call {n} a ledger is left"
         assert_upgraded(root, ["hold 0", "hold 1"])
+
+
+@pytest.mark.slow
+def test_another_upgrade_that_got_further_and_died_does_not_stop_one(small: Path, tmp_path: Path) -> None:
+    """It has told the history of commits that this one had not read when it opened the ledger."""
+    verbs = [verb for verb, _ in calls_of(small, tmp_path / "whole")]
+    for n in range(1, verbs.index("ledger.close") + 1):
+        root = copied(small, tmp_path / str(n))
+        writer = OldWriter(root)
+
+        def hook(at: int, *_: str, n: int = n, root: Path = root, writer: OldWriter = writer) -> None:
+            if at == n:
+                writer.write()
+                with pytest.raises(Crash):
+                    upgrade_with(root, Faults({verbs.index("ledger.close") + 1: "before"}))
+
+        upgrade_with(root, Faults(on_call=hook))
+        assert writer.told
+        assert_upgraded(root, ["hold 0", "hold 1", *writer.told])
 
 
 def test_upgrades_of_many_threads_have_one_result(small: Path, tmp_path: Path) -> None:
