@@ -25,13 +25,17 @@ FOLD_EVERY = 100  # commits: an opening reads one small file for each since the 
 AGAIN_EVERY = 25  # commits, from half as many again on: who was to fold has died, or failed
 
 
+class EndVacuum(Exception):  # noqa: N818 - it is no error
+    """Raised by a progress function: the vacuum ends after the batch that it has just deleted, a later one goes on. The fold is made."""
+
+
 class UpkeepWarning(UserWarning):
     """Upkeep failed. The job goes on, and so does the growth of the catalog until upkeep runs well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepReport:
-    """What upkeep did. `vacuum` is None where it failed and the fold was made all the same; `tidied` is of ledger and history together."""
+    """What upkeep did. `vacuum` is None where it was ended early; `tidied` is of ledger and history together."""
 
     vacuum: VacuumReport | None
     fold: FoldReport
@@ -62,6 +66,8 @@ class Upkeep:
             vacuum = run_vacuum(plan, transactor, self.storage, self.environment, progress)
         except DamagedLedgerError:
             raise
+        except EndVacuum:
+            pass  # what it has deleted has been called gone
         except HoldfastError as error:
             failure = error
         ledger, history = self.open_ledger(), self.open_history()
@@ -113,7 +119,7 @@ class BackgroundUpkeep:
             self._thread.start()
 
     def close(self) -> None:
-        """End what is under way, after the files that it is deleting, and wait for it."""
+        """Bring what is under way to an end, and wait for it: the vacuum after the batch that it is deleting, then the fold."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -121,8 +127,6 @@ class BackgroundUpkeep:
     def _run(self) -> None:
         try:
             self._upkeep.run(self._progress)
-        except _StoppedError:
-            return
         except Exception as error:  # noqa: BLE001 - whatever it is: the job does not fail of it
             warnings.warn(f"the catalog's upkeep failed ({error}); run `holdfast upkeep` once that is mended", UpkeepWarning, stacklevel=1)
             with suppress(Exception):  # what failed above may well fail here, and was warned of
@@ -130,8 +134,4 @@ class BackgroundUpkeep:
 
     def _progress(self, _done: int, _total: int) -> None:
         if self._stop.is_set():
-            raise _StoppedError
-
-
-class _StoppedError(Exception):
-    """The coordinator is closed: a later run goes on."""
+            raise EndVacuum

@@ -261,7 +261,8 @@ class OurTable:
 
     def _write_kept(self, table: pa.Table, n: int, operation: Operation) -> NewFile:
         data = delta_data.encode(table)
-        name = delta_data.write_before_all(self.directory, self.version, operation.operation_id, n, data)
+        part = f"{operation.operation_id}-{n:06d}"  # in the order of names, as they are scanned
+        name = delta_data.write_before_all(self.directory, self.version, part, 0, data)
         return NewFile(name=name, size_bytes=len(data), statistics=delta_data.statistics(table))
 
     def require_told(self) -> None:

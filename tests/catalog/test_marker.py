@@ -87,22 +87,24 @@ def test_of_two_that_replace_a_marker_one_does(tmp_path: Path) -> None:
 # ---- rows -----------------------------------------------------------------------------------------------------------------------
 
 
-def with_value(column: str, value: str) -> pa.Table:
-    """A row of a kind that has this column, with a value of nobody's."""
+def with_value(column: str, value: str, job_id: str) -> pa.Table:
+    """A row of a job, of a kind that has this column, with a value of nobody's."""
     fact = next(fact for fact in EXAMPLES if column == "kind" or getattr(fact, column, None) is not None)
     table = to_table([fact], operation())
+    table = table.set_column(table.schema.get_field_index("job_id"), SCHEMA.field("job_id"), pa.array([job_id], pa.string()))
     return table.set_column(table.schema.get_field_index(column), SCHEMA.field(column), pa.array([value], pa.string()))
 
 
 @pytest.mark.parametrize("column", ["kind", "purpose", "status", "scope", "role"])
 def test_an_unknown_word_in_a_row_is_refused_by_name(tmp_path: Path, column: str) -> None:
     """Wherever it is met: by a replay, by a scan for other kinds, by a fold, by who opens the catalog."""
-    holdfast.open(tmp_path, create=True).close()
+    with holdfast.open(tmp_path, create=True) as catalog, catalog.coordinate("flights") as job:
+        job_id = job.job_id
     reader, writer = (DeltaLedger.open(tmp_path / "ledger") for _ in range(2))
-    table = with_value(column, "zebra")
+    table = with_value(column, "zebra", job_id)
     with pytest.raises(FormatError, match=r"'zebra'.*which 'tester@host holdfast/test' wrote, and Holdfast .* use the newer Holdfast"):
         list(from_table(table))
-    writer.add(table, keys={"holdfast/job/j": 1}, operation=Operation(operation_id="x", at=ENVIRONMENT.now(), by="me"))
+    writer.add(table, keys={f"holdfast/job/{job_id}": 99}, operation=Operation(operation_id="x", at=ENVIRONMENT.now(), by="me"))
     (commit,) = reader.refresh()
     for read in (commit.facts, reader.scan, reader.rows, lambda: reader.commits(-1)):
         with pytest.raises(FormatError, match="'zebra'"):

@@ -146,7 +146,7 @@ def test_a_failure_is_a_warning_and_a_fact_and_no_error_of_the_job(catalog: hold
     assert catalog.checkpoint("flights").read_bytes("small") == b"13"
 
 
-def test_closing_ends_a_run_that_is_under_way(catalog: holdfast.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_the_vacuum_and_waits_for_the_fold(catalog: holdfast.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     lived(catalog, 6)
     background = BackgroundUpkeep(catalog._upkeep())
     batches: list[int] = []
@@ -166,7 +166,8 @@ def test_closing_ends_a_run_that_is_under_way(catalog: holdfast.Catalog, monkeyp
     assert batches == [1]
     background.after_commit(200, 0)
     assert not background._thread.is_alive()
-    assert catalog._open_ledger().folded_to == -1
+    assert catalog._open_ledger().folded_to > 0
+    assert catalog.vacuum().deleted_files > 0, "a later one goes on"
 
 
 # ---- what is not folded -----------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_a_scrub_after_a_fold_takes_what_forgotten_attempts_left() -> None:
     process.vacuum()
     assert process.fold()
     plan = process.plan_scrub()
-    assert not plan.unknown
+    assert not plan.unknown.count
     process.scrub(plan)
     assert_catalog_sound(world)
     assert_clean(world)

@@ -5,6 +5,7 @@ What 0.1.0 itself does is in `tests/programs/test_upgrade_beside_0_1_0.py`; what
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from holdfast.catalog import paths
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.ledger import delta_entry, delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from holdfast.catalog.marker import Marker
 from holdfast.catalog.schema import SCHEMA
 from holdfast.catalog.storage.local import LocalStorage
@@ -23,7 +25,8 @@ from tests.support.places import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "catalog-1"
 CATALOG_ID = "0123456789abcdef"
-SCHEMA_1 = pa.schema([field for field in SCHEMA if field.name not in ("last_committed_id", "ancestor_job_id", "ancestor_checkpoint_id")])
+OF_FOLDS = ("last_committed_id", "ancestor_job_id", "ancestor_checkpoint_id", "claims")
+SCHEMA_1 = pa.schema([field for field in SCHEMA if field.name not in OF_FOLDS])
 CONFIGURATION_1 = {"delta.appendOnly": "true", "delta.enableExpiredLogCleanup": "false", "delta.checkpointInterval": "20"}
 
 
@@ -54,4 +57,7 @@ def make_catalog(root: Path) -> Path:
 
 def open_catalog(root: Path) -> holdfast.Catalog:
     """The catalog as a program of that time has it open; this version's own programs are refused."""
-    return catalog_at(LocalStorage(root), marker_of(root), SystemEnvironment())
+    catalog = catalog_at(LocalStorage(root), marker_of(root), SystemEnvironment())
+    catalog._queries = replace(catalog._queries, history_address=None)  # type: ignore[type-var]  # it is SqlQueries
+    catalog._open_history = lambda: MemoryHistory(MemoryTold())
+    return catalog

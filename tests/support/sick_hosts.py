@@ -71,7 +71,7 @@ class Sickness:
     def strangers(self) -> list[str]:
         """What was written to the wrong disk, but for what another catalog has of its own."""
         found = (str(path.relative_to(self.place)) for path in self.place.rglob("*") if path.is_file())
-        return [path for path in found if not path.startswith(("ledger", "holdfast.json"))]
+        return [path for path in found if not path.startswith(("ledger", "history", "holdfast.json"))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,10 @@ class FaultyTable:
 class FaultyTables(Tables):
     """Of the catalog at this root, by this script."""
 
-    def __init__(self, storage: FaultyStorage) -> None:
-        super().__init__(storage, ENVIRONMENT)
-        self.faults = storage.faults
+    @property
+    def faults(self) -> Faults:
+        assert isinstance(self.storage, FaultyStorage)
+        return self.storage.faults
 
     def ledger(self, marker: Marker) -> Any:
         return self._made("ledger", lambda: super(FaultyTables, self).ledger(marker))
@@ -65,7 +66,7 @@ class FaultyTables(Tables):
 def upgrade_with(root: Path, faults: Faults) -> UpgradeReport:
     """An upgrade in which the script says what goes wrong."""
     storage = FaultyStorage(LocalStorage(root), faults)
-    return upgrade(storage, FaultyTables(storage), ENVIRONMENT)
+    return upgrade(storage, FaultyTables(storage, ENVIRONMENT), ENVIRONMENT)
 
 
 class OldWriter:
@@ -74,7 +75,7 @@ class OldWriter:
     def __init__(self, root: Path) -> None:
         ledger = DeltaLedger.open(root / "ledger")  # it does not look at the marker, as 0.1.0 does not
         self.transactor = Transactor(ledger, ENVIRONMENT)
-        (job,) = [job for job in self.transactor.fresh().jobs.values() if job.live]
+        (job,) = [job for job in self.transactor.fresh().whole().jobs.values() if job.live]
         self.first, self.ref = len(job.holds), Ref(job.job_id, max(job.live))
         self.told: list[str] = []
         self.refused: list[HoldfastError] = []

@@ -315,7 +315,7 @@ class Process:
             storage=self.storage,
             transactor=Transactor(self.handle(), environment),
             open_ledger=self.handle,
-            open_history=lambda: MemoryHistory(world.told),
+            open_history=self.history,
             queries=FoldedQueries(self.handle()),
             environment=environment,
             state_writer=lambda _: FakeStateWriter(),
@@ -325,6 +325,10 @@ class Process:
     def handle(self) -> Ledger:
         """A handle on the ledger at its newest version."""
         return FaultyLedger(MemoryLedger(self.world.log), self.faults)
+
+    def history(self) -> MemoryHistory:
+        """A handle on the history at its newest version."""
+        return MemoryHistory(self.world.told)
 
     def arm(self, script: Mapping[int, Any] | None = None, on_call: Callable[[int, str, str], None] | None = None) -> None:
         """Count calls from 1 again, and break them by this script from here."""

@@ -128,7 +128,9 @@ def test_a_driver_that_falls_sick_commits_nothing(root: Path, tmp_path: Path, up
         with open_sick(root, sickness, here=True) as catalog:
             job = catalog.coordinate("j")
             # The driver holds the ledger as well, and sees that it is another one before it is asked for a file.
-            fenced = pytest.raises(holdfast.FencedError, match="another ledger stands at") if name == "another-catalog" else refused(name)
+            fenced = (
+                pytest.raises(holdfast.FencedError, match="by now, and this process opened") if name == "another-catalog" else refused(name)
+            )
             with fenced, job.checkpoint() as cp:
                 tried.append(cp)
                 sickness.befall(root)
