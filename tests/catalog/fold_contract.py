@@ -102,7 +102,8 @@ class FoldContract:
         """Not the version that the fold made; and a handle that stands below it knows of none."""
         ledger = harness.open()
         assert ledger.folded_to == -1
-        stale = written(ledger, 1, 2) and harness.open()
+        written(ledger, 1, 2)
+        stale = harness.open()
         put(harness.open(), dropped(3), key="job/a")
         ledger.fold([], FOLDED)
         ledger.refresh()
@@ -141,7 +142,8 @@ class FoldContract:
         assert list(ledger.commits(4)) == []
 
     def test_commits_end_at_the_held_snapshot(self, harness: Harness) -> None:
-        stale = written(harness.open(), 1) and harness.open()
+        written(harness.open(), 1)
+        stale = harness.open()
         written(harness.open(), 2)
         assert [commit.version for commit in stale.commits(-1)] == [1]
 
