@@ -19,7 +19,7 @@ JARS := $(VENV)/stamp-jars
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-all coverage lint format bench model soak fuzz clean
+.PHONY: help setup demo test test-slow test-all coverage lint format bench model past soak fuzz clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench: $(JARS) ## every benchmark, with its goal
 model: $(INSTALLED) ## random histories of the protocol over the real decisions (HISTORIES=100000)
 	@$(BIN)/python -m tests.protocol.model --histories $(HISTORIES)
 	@$(BIN)/python -m tests.protocol.bisimulation --histories $$(( $(HISTORIES) / 50 + 1 ))
+
+past: $(JARS) ## the catalog as it was, against copies of then, over a hundred random histories
+	@PAST_HISTORIES=100 $(BIN)/python -m pytest -q -m slow tests/catalog/test_past.py -k many_histories
 
 soak: $(JARS) ## real processes, killed at random (ROUNDS=100)
 	@$(BIN)/python -m tests.protocol.soak --rounds $(ROUNDS)
