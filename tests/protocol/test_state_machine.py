@@ -45,7 +45,7 @@ def test_without_the_rule_the_machine_finds_the_loss(name: str, monkeypatch: pyt
     # What a manifest may say is looked at before it is written as well.
     monkeypatch.setattr(manifest_store, "require_sound", lambda *_: None)
     monkeypatch.setattr(CatalogMachine, "folds", False)
-    bounded = settings(MACHINE, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
+    bounded = settings(MACHINE, max_examples=2000, phases=[Phase.generate], report_multiple_bugs=False)
     with {**MUTANTS, **OF_COORDINATORS, **OF_STORES}[name].without(), pytest.raises((AssertionError, DamagedFileError)):
         run_state_machine_as_test(CatalogMachine, settings=bounded)
 
