@@ -273,7 +273,7 @@ class Floor:
     def commit(self, facts: Sequence[Fact], writer: str = "part") -> float:
         """The seconds of one commit of these facts, whose Arrow table is ready before. Each writer to one table has a name of its own."""
         environment = SystemEnvironment()
-        rows = to_table(facts, Operation(operation_id=environment.new_id(), at=environment.now(), by=environment.actor))
+        rows = to_table(facts, Operation.new(environment))
         filled = [name for name in rows.column_names if rows[name].null_count < rows.num_rows]
         narrow, schema = rows.select(filled), self.table.schema()
         self.commits += 1

@@ -170,6 +170,6 @@ def _fill(ledger: DeltaLedger, others: int) -> None:
             for _ in range(CHECKPOINTS_OF_OTHERS):
                 job.commit(0)
         facts: list[Any] = [fact for commit in log.commits for fact in commit.facts]
-        ledger.append(facts, keys={}, operation=Operation(operation_id=environment.new_id(), at=environment.now(), by=environment.actor))
+        ledger.append(facts, keys={}, operation=Operation.new(environment))
         ledger.refresh()
         ledger.make_durable()

@@ -42,11 +42,11 @@ def fold(rows: Sequence[Row], operation: Operation, *, staying: Collection[int] 
         fact = RULES[row.fact.kind](snapshot, row.fact)
         if fact is not None:
             kept.append(row if fact is row.fact else Row(fact, row.operation))
-    claims: dict[JobId, list[JobId]] = {}
-    for job in snapshot.past.state.jobs.values():
+    jobs = snapshot.past.state.jobs.values()
+    claims: dict[JobId, list[JobId]] = {}  # by what each job says of itself, and not by what its claimer began with
+    for job in jobs:
         if job.claimed_by is not None:
             claims.setdefault(job.claimed_by, []).append(job.job_id)
-    jobs = snapshot.past.state.jobs.values()
     return kept + [Row(_folded(job, claims.get(job.job_id)), operation) for job in jobs]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.catalog import facts as f
 from holdfast.catalog.errors import FormatError
 from holdfast.catalog.state import Attempt, CatalogState, CheckpointRow, JobState, Ref
-from holdfast.catalog.types import QUERY_ID, CheckpointId, JobId, Purpose
+from holdfast.catalog.types import QUERY_ID, CheckpointId, Purpose
 
 # Whether an attempt that has ended is kept. A name is never given again; and an owner's end says that all its files are released.
 KEPT_WHEN_ENDED: Mapping[Purpose, bool] = {
@@ -130,15 +130,11 @@ def forget(state: CatalogState) -> None:
     """
     lineage = Lineage.of(state)
     kept = {job_id: _remembered(job, lineage) for job_id, job in state.jobs.items()}
-    claims: dict[JobId, set[JobId]] = {}
-    for job in state.jobs.values():
-        if job.claimed_by is not None:
-            claims.setdefault(job.claimed_by, set()).add(job.job_id)
     for job_id, job in state.jobs.items():  # last: every line is looked at whole
         job.attempts = {token: attempt for token, attempt in job.attempts.items() if is_attempt_kept(attempt, job)}
         job.checkpoints = kept[job_id]
         job.live = {n: row for n, row in job.checkpoints.items() if row.live}
-        job.begun_from = {each for each in job.begun_from if each in claims.get(job_id, ()) or each not in state.jobs}
+        job.begun_from = {each for each in job.begun_from if each not in state.jobs or state.jobs[each].claimed_by == job_id}
         job.folded_id = job.last_checkpoint_id
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 import pyarrow as pa
 
 from holdfast.catalog import VERSION
+from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedLedgerError, FormatError
 from holdfast.catalog.facts import KINDS, Fact
 from holdfast.catalog.types import Purpose, Role, Scope, Status
@@ -105,6 +106,11 @@ class Operation:
     operation_id: str
     at: datetime
     by: str
+
+    @classmethod
+    def new(cls, environment: Environment) -> "Operation":
+        """One that begins now, by this process."""
+        return cls(operation_id=environment.new_id(), at=environment.now(), by=environment.actor)
 
 
 def to_table(facts: Sequence[Fact], operation: Operation) -> pa.Table:

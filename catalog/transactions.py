@@ -200,7 +200,7 @@ class Transactor:
 
     def _send(self, transaction: Decision) -> tuple[str, Exception | None]:
         """Append once; the operation's id, and what was raised, which does not say whether it landed."""
-        operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
+        operation = Operation.new(self._environment)
         self._require_durable()
         try:
             self._ledger.append(transaction.facts, keys=transaction.keys, operation=operation)

@@ -185,8 +185,8 @@ def _fill_and_close(
     show(1, STEPS)
     _tell(old, history)
     show(2, STEPS)
-    kept = fold(rows, _operation(environment))
-    successor.fold(kept, _operation(environment))
+    kept = fold(rows, Operation.new(environment))
+    successor.fold(kept, Operation.new(environment))
     successor.refresh()
     require_equal(rows, successor.rows())  # as it was read back
     show(3, STEPS)
@@ -268,14 +268,10 @@ def _close(old: DeltaLedger, history: DeltaHistory, successor: DeltaLedger, envi
             came = old.commits(carried_to)
             _tell(old, history)
             if rows := [row for commit in came for row in commit.rows]:
-                successor.take_over(rows, _operation(environment))
+                successor.take_over(rows, Operation.new(environment))
                 later += len(rows)
-            if old.close(successor.directory.name, _operation(environment)):
+            if old.close(successor.directory.name, Operation.new(environment)):
                 return later
-
-
-def _operation(environment: Environment) -> Operation:
-    return Operation(operation_id=environment.new_id(), at=environment.now(), by=environment.actor)
 
 
 # ---- from the close on -----------------------------------------------------------------------------------------------

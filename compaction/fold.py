@@ -47,7 +47,7 @@ def run_fold(ledger: Ledger, history: History, environment: Environment) -> Fold
         except LedgerConflictError:
             return FoldReport(is_folded=False, rows_before=0, rows_after=0, told_rows=0)  # another folds
     rows = ledger.rows()
-    operation = Operation(operation_id=environment.new_id(), at=environment.now(), by=environment.actor)
+    operation = Operation.new(environment)
     kept = folding.fold(rows, operation)
     folding.require_equal(rows, kept)
     is_folded = ledger.fold(kept, operation)

@@ -13,7 +13,7 @@ from holdfast.catalog import paths
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedLedgerError, HoldfastError
 from holdfast.catalog.facts import KINDS, Fact, JobRegistered
-from holdfast.catalog.ledger import delta_clean, delta_data, delta_fold
+from holdfast.catalog.ledger import delta_data, delta_fold
 from holdfast.catalog.ledger.delta_commit import read_whole
 from holdfast.catalog.ledger.delta_table import OurTable
 from holdfast.catalog.ledger.log_repair import LogPlan
@@ -171,8 +171,7 @@ class DeltaLedger(OurTable):
 
     def tidy(self, told_to: int) -> Tidied:
         self.make_durable()
-        self.make_checkpoint(self.version)
-        return delta_clean.clean(self.directory, told_to, self._environment.now())
+        return self.clean(told_to)
 
     def _rows_of(self, name: str) -> tuple[Row, ...]:
         """A data file's rows, read once for a fold: what it keeps and what the history is told are mostly the same."""

@@ -5,7 +5,6 @@ table was changed since its snapshot. `protocol`, with a feature of writers that
 seen it. What reads needs no feature: delta-rs, DuckDB and Spark read a closed table as before.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +51,5 @@ def _entry(table: DeltaTable, version: int, successor: str, operation: Operation
         ),
         ("protocol", {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [*_IN_FORCE, _FEATURE]}),
     ]
-    said = {
-        "timestamp": int(operation.at.timestamp() * 1000),
-        "operation": "CLOSE",
-        "operationParameters": {"successor": successor},
-        "isBlindAppend": False,
-        delta_entry.OPERATION_ID: operation.operation_id,
-        delta_entry.ACTIONS: len(actions),
-        delta_entry.VERSION: version,
-        delta_entry.DURABLE_TO: version - 1,
-        delta_entry.DIGEST: delta_entry.digest_of(version, version - 1, operation.operation_id, actions),
-    }
-    return b"".join(_line(name, body) for name, body in [("commitInfo", said), *actions])
-
-
-def _line(name: str, body: dict[str, Any]) -> bytes:
-    """An action as a line that has "}}" at its end and nowhere else (`delta_entry`): a schema has it in its text, as another spelling."""
-    text = json.dumps({name: body})
-    inside = text[:-2]
-    while "}}" in inside:
-        inside = inside.replace("}}", "}\\u007d")
-    return (inside + text[-2:]).encode() + b"\n"
+    at_ms = int(operation.at.timestamp() * 1000)
+    return delta_entry.own_entry(version, "CLOSE", {"successor": successor}, operation.operation_id, at_ms, actions)

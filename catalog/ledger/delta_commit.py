@@ -107,13 +107,7 @@ class Committer:
     def _send(self, handle: DeltaTable, version: int, entry: Entry) -> bool:
         """One compare-and-swap; whether it landed, or another commit has the version."""
         actions = entry.actions
-        said = {
-            delta_entry.OPERATION_ID: entry.operation_id,
-            delta_entry.ACTIONS: len(actions),
-            delta_entry.VERSION: version,
-            delta_entry.DURABLE_TO: entry.durable_to,
-            delta_entry.DIGEST: delta_entry.digest_of(version, entry.durable_to, entry.operation_id, actions),
-        }
+        said = delta_entry.promises(version, entry.durable_to, entry.operation_id, actions)
         properties = CommitProperties(
             app_transactions=[Transaction(key, v) for key, v in entry.keys.items()], custom_metadata=said, max_commit_retries=0
         )

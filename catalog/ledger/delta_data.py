@@ -137,7 +137,7 @@ def _rows_in(path: Path, data: bytes) -> list[Row]:
     _require(path, hashlib.sha256(data).hexdigest())
     try:
         with pq.ParquetFile(pa.BufferReader(data)) as parquet:
-            table = _with_all_columns(parquet.read())
+            table = with_all_columns(parquet.read())
             said = zip(*(table[name].to_pylist() for name in OF_OPERATION), strict=True)
             operations = {each: Operation(operation_id=each[0], at=each[1], by=each[2]) for each in dict.fromkeys(said)}
             said = zip(*(table[name].to_pylist() for name in OF_OPERATION), strict=True)
@@ -181,7 +181,8 @@ def _require(path: Path, found: str) -> None:
         raise DamagedLedgerError(msg)
 
 
-def _with_all_columns(table: pa.Table) -> pa.Table:
+def with_all_columns(table: pa.Table) -> pa.Table:
+    """The table with all columns of the ledger, those that it lacks empty."""
     columns = [table[f.name].cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in SCHEMA]
     return pa.table(columns, schema=SCHEMA)
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -225,6 +225,40 @@ def with_digest(version: int, data: bytes) -> bytes:
     (info,) = (body for name, body in lines if name == "commitInfo")
     said = {VERSION: version, DIGEST: digest_of(version, None, info.get(OPERATION_ID), actions)}
     return b"\n".join(json.dumps({name: body}).encode() for name, body in [("commitInfo", {**info, **said}), *actions])
+
+
+def promises(version: int, durable_to: int, operation_id: str, actions: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """What commitInfo says of an entry of ours with these lines besides, whoever writes it."""
+    return {
+        OPERATION_ID: operation_id,
+        ACTIONS: len(actions),
+        VERSION: version,
+        DURABLE_TO: durable_to,
+        DIGEST: digest_of(version, durable_to, operation_id, actions),
+    }
+
+
+def own_entry(
+    version: int, what: str, parameters: Mapping[str, str], operation_id: str, at_ms: int, actions: Sequence[tuple[str, Mapping[str, Any]]]
+) -> bytes:
+    """The bytes of an entry that delta-rs cannot write (decision 0012). Every entry below is durable."""
+    said = {
+        "timestamp": at_ms,
+        "operation": what,
+        "operationParameters": parameters,
+        "isBlindAppend": False,
+        **promises(version, version - 1, operation_id, actions),
+    }
+    return b"".join(_line(name, body) for name, body in [("commitInfo", said), *actions])
+
+
+def _line(name: str, body: Mapping[str, Any]) -> bytes:
+    """An action as a line that has "}}" at its end and nowhere else: inside a text, as in a schema, it has another spelling."""
+    text = json.dumps({name: body})
+    inside = text[:-2]
+    while "}}" in inside:
+        inside = inside.replace("}}", "}\\u007d")
+    return (inside + text[-2:]).encode() + b"\n"
 
 
 def void_entry(version: int, timestamp_ms: int, reason: str) -> bytes:

@@ -4,7 +4,6 @@ deltalake 1.6.3 cannot remove files in a commit of one's own making (decision 00
 every entry is. It conflicts with nothing but another that removes files or changes the table: appends since its snapshot stay.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -38,19 +37,7 @@ class Replacement:
 
     def entry(self, version: int) -> bytes:
         """The bytes of it, as the entry of this version. Every entry below is durable."""
-        actions = self._actions()
-        said = {
-            "timestamp": self.at_ms,
-            "operation": "FOLD",
-            "operationParameters": {"version": str(self.of)},
-            "isBlindAppend": False,
-            delta_entry.OPERATION_ID: self.operation_id,
-            delta_entry.ACTIONS: len(actions),
-            delta_entry.VERSION: version,
-            delta_entry.DURABLE_TO: version - 1,
-            delta_entry.DIGEST: delta_entry.digest_of(version, version - 1, self.operation_id, actions),
-        }
-        return b"".join(json.dumps({name: body}).encode() + b"\n" for name, body in [("commitInfo", said), *actions])
+        return delta_entry.own_entry(version, "FOLD", {"version": str(self.of)}, self.operation_id, self.at_ms, self._actions())
 
     def _actions(self) -> list[tuple[str, dict[str, Any]]]:
         # "}}" stands at the end of a line and nowhere else (`delta_entry`): what has braces comes before the last field.

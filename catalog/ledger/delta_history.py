@@ -7,7 +7,6 @@ are left out. No decision reads it but scrub's, about tokens that have ended, an
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +14,7 @@ from deltalake import DeltaTable
 
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.facts import AttemptEnded, AttemptOpened
-from holdfast.catalog.ledger import delta_clean, delta_data
+from holdfast.catalog.ledger import delta_data
 from holdfast.catalog.ledger.delta_table import OurTable
 from holdfast.catalog.ledger.log_repair import LogPlan
 from holdfast.catalog.ledger.port import LedgerConflictError, SnapshotLostError, Tidied, ToldCommit
@@ -67,7 +66,7 @@ class DeltaHistory(OurTable):
             msg = f"the history was told of version {self.told_to} of {self.ledger!r}, and is told of {upto}"
             raise LedgerConflictError(msg)
         self.mend()
-        operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
+        operation = Operation.new(self._environment)
         self.add(self.table_of(commits), keys={_key(self.ledger): upto}, operation=operation)
         self.refresh()
         self.make_durable()
@@ -75,7 +74,8 @@ class DeltaHistory(OurTable):
     def operation_at(self, version: int) -> str | None:
         """The operation that committed this version of the ledger; None where the history has no row of it."""
         condition = (pc.field("version") == version) & (pc.field("ledger") == self.ledger)
-        found = self._rows(condition, ["operation_id"], version=version)
+        names = [file.path for file in self.files({"version": (version, version)})]
+        found = self.read(names, HISTORY_SCHEMA, condition, ["operation_id"])
         return str(found["operation_id"][0]) if found.num_rows else None
 
     def has_operation(self, operation_id: str) -> bool:
@@ -86,10 +86,11 @@ class DeltaHistory(OurTable):
         """Every attempt that the history knows to have ended, told of versions up to this one of the ledger, or of ledgers before it."""
         condition = pc.field("kind").isin(["attempt_opened", "attempt_ended"])
         condition &= (pc.field("version") <= upto) | (pc.field("ledger") != self.ledger)
-        table = self._rows(condition, [name for name in SCHEMA.names if name != "inline"])
+        names, columns = [file.path for file in self.files()], [name for name in SCHEMA.names if name != "inline"]
+        table = delta_data.with_all_columns(self.read(names, HISTORY_SCHEMA, condition, columns))
         opened: dict[tuple[str, str], AttemptOpened] = {}
         ended: dict[tuple[str, str], Status] = {}
-        for fact in from_table(_as_ledger(table)):
+        for fact in from_table(table):
             if isinstance(fact, AttemptOpened):
                 opened[fact.job_id, fact.attempt] = fact
             elif isinstance(fact, AttemptEnded):
@@ -104,21 +105,11 @@ class DeltaHistory(OurTable):
         if len(small) >= MERGE_FROM_FILES:
             names = sorted(file.path for file in small)
             merged = self.read(names, HISTORY_SCHEMA, pc.scalar(True), list(HISTORY_SCHEMA.names)).sort_by("version")
-            operation = Operation(operation_id=self._environment.new_id(), at=self._environment.now(), by=self._environment.actor)
+            operation = Operation.new(self._environment)
             self.replace(small, [merged], operation)
             self.refresh()
             self.make_durable()
-        self.make_checkpoint(self.version)
-        return delta_clean.clean(self.directory, self.version, self._environment.now())
-
-    def _rows(self, condition: pc.Expression, columns: list[str], version: int | None = None) -> pa.Table:
-        names = [file.path for file in self.files()] if version is None else self._files_with(version)
-        return self.read(names, HISTORY_SCHEMA, condition, columns)
-
-    def _files_with(self, version: int) -> list[str]:
-        actions = pa.table(self._table.get_add_actions(flatten=True))
-        low, high = actions["min.version"], actions["max.version"]
-        return list(actions["path"].filter(pc.and_(pc.less_equal(low, version), pc.greater_equal(high, version))).to_pylist())
+        return self.clean(self.version)
 
     def table_of(self, commits: Sequence[ToldCommit]) -> pa.Table:
         """What these commits of the ledger said, as rows of the history."""
@@ -130,9 +121,3 @@ class DeltaHistory(OurTable):
 
 def _key(ledger: str) -> str:
     return f"holdfast/history/{ledger}"
-
-
-def _as_ledger(table: pa.Table) -> pa.Table:
-    """With the columns of the ledger, those that the history leaves out empty."""
-    columns: list[Any] = [table[f.name] if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in SCHEMA]
-    return pa.table(columns, schema=SCHEMA)

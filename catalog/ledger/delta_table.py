@@ -32,6 +32,7 @@ from holdfast.catalog.forks import ledger_engine
 from holdfast.catalog.ledger import (
     delta_boundary,
     delta_checkpoint,
+    delta_clean,
     delta_close,
     delta_data,
     delta_entry,
@@ -44,7 +45,7 @@ from holdfast.catalog.ledger.delta_commit import Committer, Entry, load, read_wh
 from holdfast.catalog.ledger.delta_entry import DamagedCommitError, LogCommit, TornCommitError
 from holdfast.catalog.ledger.delta_fold import NewFile, Replacement
 from holdfast.catalog.ledger.log_repair import LedgerRepairWarning, LogPlan
-from holdfast.catalog.ledger.port import LedgerConflictError, SnapshotLostError
+from holdfast.catalog.ledger.port import LedgerConflictError, SnapshotLostError, Tidied
 from holdfast.catalog.schema import FORMAT_VERSION, Operation
 
 FORMAT = "holdfast.format"
@@ -265,6 +266,11 @@ class OurTable:
         name = delta_data.write_before_all(self.directory, self.version, part, 0, data)
         return NewFile(name=name, size_bytes=len(data), statistics=delta_data.statistics(table))
 
+    def clean(self, told_to: int) -> Tidied:
+        """Make a Delta checkpoint of the held version, which is durable; then delete what nobody needs any more (`delta_clean`)."""
+        self.make_checkpoint(self.version)
+        return delta_clean.clean(self.directory, told_to, self._environment.now())
+
     def require_told(self) -> None:
         """Raises LedgerConflictError where a refresh moved the table's handle and failed before it reported what it passed over: a
         conflict would be missed. And as `_require_same_table`."""
@@ -321,7 +327,7 @@ class OurTable:
 
     # ---- reading --------------------------------------------------------------------------------------------------------
 
-    def files(self, bounds: Mapping[str, tuple[str, str]] | None = None, known: Mapping[str, pa.Array] | None = None) -> list[AddedFile]:
+    def files(self, bounds: Mapping[str, tuple[Any, Any]] | None = None, known: Mapping[str, pa.Array] | None = None) -> list[AddedFile]:
         """The data files at the held version that may hold rows with every named column within its bounds, by the log's statistics.
 
         Also one where a bound of a column is not among its `known` values: what is not known is not passed over.
