@@ -38,10 +38,10 @@ def run_fold(ledger: Ledger, history: History, environment: Environment) -> Fold
     ledger.make_durable()  # what the history is told is never taken back
     history.refresh()
     _require_same_past(ledger, history)
-    commits = ledger.commits(max(history.told_to, ledger.folded_to))
-    if not commits:
+    new = ledger.commits(max(history.told_to, ledger.folded_to))
+    if not new and history.told_to <= ledger.folded_to:  # else a folder died between its telling and its fold
         return FoldReport(is_folded=False, rows_before=0, rows_after=0, told_rows=0)
-    if new := [commit for commit in commits if commit.version > history.told_to]:
+    if new:
         try:
             history.tell(new, new[-1].version)
         except LedgerConflictError:

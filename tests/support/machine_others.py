@@ -98,7 +98,8 @@ class Others(Parts):
     @rule(cleans=st.booleans())
     def fold(self, cleans: bool) -> None:
         """The ledger, which forgets what is neither live nor open; with `cleans`, so do those who have missed it, for they read it anew."""
-        assert self.operator.fold(cleans=cleans)
+        self.operator.fold(cleans=cleans)
+        assert self.operator.is_folded()
 
     @precondition(lambda self: self.folds)
     @rule(pick=PICK)

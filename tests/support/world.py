@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, Literal
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
-from holdfast.catalog.folding import fold, require_equal
 from holdfast.catalog.ledger import Ledger
 from holdfast.catalog.ledger.memory import NO_FOLD, MemoryLedger, MemoryLog
 from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
@@ -26,7 +25,6 @@ from holdfast.catalog.marker import create_marker
 from holdfast.catalog.references import References
 from holdfast.catalog.rules import checkpoints, decision, savepoints
 from holdfast.catalog.rules.commit_facts import CommitRequest
-from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import CatalogState, JobState, Ref
 from holdfast.catalog.storage import PassingStorage
 from holdfast.catalog.storage.memory import MemoryStorage
@@ -49,10 +47,10 @@ from holdfast.catalog.types import (
     Status,
     StoredFile,
 )
+from holdfast.compaction.fold import run_fold
 from holdfast.compaction.garbage import find_garbage
-from holdfast.compaction.orphans import Past, past_of
 from holdfast.compaction.queries import FoldedQueries
-from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub, survey
+from holdfast.compaction.scrub import ScrubPlan, ScrubReport, run_scrub
 from holdfast.compaction.vacuum import VacuumPlan, VacuumReport, plan_vacuum, run_vacuum
 from holdfast.facade import Catalog
 from holdfast.writers.attempt import OpenAttempt
@@ -513,27 +511,20 @@ class Process:
         return run_vacuum(self.plan_vacuum() if plan is None else plan, self.transactor, self.storage, self.environment)
 
     def plan_scrub(self) -> ScrubPlan:
-        return survey(self.transactor, self.storage, self.catalog._queries, self.past)
-
-    def past(self) -> Past:
-        """What ledger and history say of attempts that a memory, or a fold, has forgotten."""
-        return past_of(self.handle(), MemoryHistory(self.world.told))
+        return self.catalog.plan_scrub()
 
     def fold(self, *, cleans: bool = True) -> bool:
-        """The steps of the design, section 4b; then the log is cleaned of what the history has. False: another fold came first."""
-        ledger, history = self.handle(), MemoryHistory(self.world.told)
-        operation = Operation(operation_id=self.environment.new_id(), at=self.environment.now(), by=self.environment.actor)
-        rows = ledger.rows()
-        kept = fold(rows, operation)
-        require_equal(rows, kept)
-        ledger.make_durable()
-        if ledger.version > history.told_to:
-            history.tell(ledger.commits(history.told_to), ledger.version)
-        landed = ledger.fold(kept, operation)
-        if landed and cleans:
-            history.refresh()
-            self.world.log.clean(history.told_to)
-        return landed
+        """A fold as upkeep runs it; then the log is cleaned of what the history has. False: another came first, or nothing is new."""
+        ledger, history = self.handle(), self.history()
+        is_folded = run_fold(ledger, history, self.environment).is_folded
+        if is_folded and cleans:
+            ledger.tidy(history.told_to)
+        return is_folded
+
+    def is_folded(self) -> bool:
+        """Whether a fold stands for all that the ledger says."""
+        ledger = self.handle()
+        return not ledger.commits(ledger.folded_to)
 
     def scrub(self, plan: ScrubPlan | None = None) -> ScrubReport:
         return run_scrub(self.plan_scrub() if plan is None else plan, self.transactor, self.storage, self.environment)
