@@ -6,16 +6,15 @@ Until its directory is synced, nothing is called gone.
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast.catalog.errors import AddressError, NotDurableError
 from holdfast.catalog.paths import require_relative
-from holdfast.catalog.storage.local_files import named
 from holdfast.catalog.storage.local_walk import Way, descend, not_durable, require_directory
 
 THREADS = 8
@@ -47,10 +46,10 @@ _DIRECTORY = _Kind(
 
 @dataclass(slots=True)
 class _Unlinked:
-    """What became of some paths. Those without an error are in `reached`, each with the deepest directory above that is still there."""
+    """What became of some paths. Those without an error are in `reached`, by the deepest directory above that is still there."""
 
     removed: set[str] = field(default_factory=set)
-    reached: dict[str, str] = field(default_factory=dict)
+    reached: dict[str, list[str]] = field(default_factory=dict)
     errors: Errors = field(default_factory=dict)
 
 
@@ -87,8 +86,8 @@ def _synced(root: Path, pool: ThreadPoolExecutor, done: Sequence[_Unlinked]) -> 
     removed = {path for unlinked in done for path in unlinked.removed}
     relying: dict[str, list[str]] = {}
     for unlinked in done:
-        for path, reached in unlinked.reached.items():
-            relying.setdefault(_surviving(reached, removed), []).append(path)
+        for reached, paths in unlinked.reached.items():
+            relying.setdefault(_surviving(reached, removed), []).extend(paths)
     errors = {path: error for unlinked in done for path, error in unlinked.errors.items()}
     for failures in _in_threads(pool, lambda piece: _sync(root, piece), relying):
         errors |= {path: error for directory, error in failures.items() for path in relying[directory]}
@@ -96,29 +95,37 @@ def _synced(root: Path, pool: ThreadPoolExecutor, done: Sequence[_Unlinked]) -> 
 
 
 def _unlink(root: Path, paths: Sequence[str], kind: _Kind) -> _Unlinked:
-    """Unlink what is at these paths. Nothing is synced yet."""
+    """Unlink what is at these paths, which are in order. Nothing is synced yet."""
     done = _Unlinked()
     with descend(root) as way:
-        for path in paths:
-            directory, _, name = path.rpartition("/")
-            with _kept_in(done.errors, path, root):
+        for directory, group in groupby(paths, _directory_of):
+            here = list(group)
+            try:
                 _lead(way, directory)
-                if way.is_whole and _is_unlinked(way, name, root / path, kind):
-                    done.removed.add(path)
-                done.reached[path] = way.reached()
+            except (AddressError, OSError) as error:
+                told = _of_path(error, root)
+                done.errors |= dict.fromkeys(here, told)
+                continue
+            if way.is_whole:
+                here = _unlink_here(way, here, kind, done)
+            done.reached.setdefault(way.reached(), []).extend(here)
     return done
 
 
-def _is_unlinked(way: Way, name: str, place: Path, kind: _Kind) -> bool:
-    """Whether it was there."""
-    try:
-        with named(place):
-            kind.unlink(name, way.last)
-    except OSError as error:
-        if not kind.is_done(error):
-            raise
-        return False
-    return True
+def _unlink_here(way: Way, paths: Sequence[str], kind: _Kind, done: _Unlinked) -> list[str]:
+    """Those of the directory's paths at which nothing is left to delete. No more is done for each than must be: there are millions."""
+    directory, unlink, left = way.last, kind.unlink, []
+    for path in paths:
+        try:
+            unlink(path.rpartition("/")[2], directory)
+            done.removed.add(path)
+        except OSError as error:
+            if not kind.is_done(error):
+                error.filename = str(way.root / path)
+                done.errors[path] = error
+                continue
+        left.append(path)
+    return left
 
 
 def _sync(root: Path, directories: Sequence[str]) -> Errors:
@@ -126,9 +133,11 @@ def _sync(root: Path, directories: Sequence[str]) -> Errors:
     errors: Errors = {}
     with descend(root) as way:
         for directory in directories:
-            with _kept_in(errors, directory, root):
+            try:
                 _lead(way, directory)
                 _sync_last(way)
+            except (AddressError, OSError) as error:
+                errors[directory] = _of_path(error, root)
     return errors
 
 
@@ -144,16 +153,16 @@ def _sync_last(way: Way) -> None:
         raise _doubted.setdefault(key, told) from error
 
 
-@contextmanager
-def _kept_in(errors: Errors, path: str, root: Path) -> Iterator[None]:
-    """An error of the block is that of this path; unless the root is missing, which is raised."""
-    try:
-        yield
-    except AddressError as error:
-        require_directory(root)
-        errors[path] = OSError(errno.ELOOP, str(error))  # a link stands in the way of this path alone
-    except OSError as error:
-        errors[path] = error
+def _of_path(error: AddressError | OSError, root: Path) -> OSError:
+    """The error as that of one path; unless the root is missing, which is raised."""
+    if isinstance(error, OSError):
+        return error
+    require_directory(root)
+    return OSError(errno.ELOOP, str(error))  # a link stands in the way of this path alone
+
+
+def _directory_of(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _lead(way: Way, directory: str) -> None:

@@ -45,7 +45,7 @@ class Way:
             os.close(self.held.pop())
         self.names = names
         for depth in range(common, len(names)):
-            descriptor = _open_below(self.last, names[depth], self._place(depth + 1), make=make)
+            descriptor = self._open_below(depth, make=make)
             if descriptor is None:
                 return
             self.held.append(descriptor)
@@ -61,6 +61,32 @@ class Way:
         """From the deepest directory up to the root."""
         for depth in range(len(self.held) - 1, -1, -1):
             sync(self.held[depth], self._place(depth))
+
+    def _open_below(self, depth: int, *, make: bool) -> int | None:
+        """The next directory of the way, made if it is asked for; None where there is none."""
+        parent, name = self.last, self.names[depth]
+        while True:
+            try:
+                return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+            except FileNotFoundError:
+                if not make:
+                    return None
+                try:
+                    os.mkdir(name, dir_fd=parent)
+                except FileExistsError:
+                    pass  # another task makes it too
+                except OSError as error:
+                    error.filename = str(self._place(depth + 1))
+                    raise
+            except OSError as error:
+                place = self._place(depth + 1)
+                if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                    error.filename = str(place)
+                    raise
+                _refuse_link(parent, name, place)
+                if make:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place)) from error
+                return None
 
     def _place(self, depth: int) -> Path:
         return self.root.joinpath(*self.names[:depth])
@@ -135,31 +161,6 @@ def _open_root(root: Path) -> int:
     except (FileNotFoundError, NotADirectoryError) as error:
         msg = f"{root} is not a directory on host {socket.gethostname()}: {_UNSEEN}, then write again; nothing was written here"
         raise AddressError(msg) from error
-
-
-def _open_below(parent: int, name: str, place: Path, *, make: bool) -> int | None:
-    """The directory of this name, made if it is asked for; None where there is none."""
-    while True:
-        try:
-            return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-        except FileNotFoundError:
-            if not make:
-                return None
-            try:
-                os.mkdir(name, dir_fd=parent)
-            except FileExistsError:
-                pass  # another task makes it too
-            except OSError as error:
-                error.filename = str(place)
-                raise
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-                error.filename = str(place)
-                raise
-            _refuse_link(parent, name, place)
-            if make:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place)) from error
-            return None
 
 
 def _refuse_link(parent: int, name: str, place: Path) -> None:
