@@ -15,7 +15,7 @@ WHAT_HAPPENS = (
     "starts at 1", "dies before", "dies after", "outcome unknown", "refused", "is fenced", "learns that", "reuse is refused",
     "savepoint 0", "is committed", " forks ", " claims ", "task owns", " releases ", "is released", "has stores of",
     "a share is missing", " lands", "comes too late", "another has told the history", "the log is cleaned", "a process forgets", "has ended",
-    "copies", "which was folded away",
+    "copies", "which was folded away", "in no snapshot",
 )  # fmt: skip
 
 

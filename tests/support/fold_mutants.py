@@ -18,6 +18,7 @@ from holdfast.catalog.references import FileStatus, References, contains
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import CheckpointId, Purpose, Role, Scope
+from tests.support.model_ports import ModelLedger
 from tests.support.model_upkeep import Folder, Scrub
 from tests.support.mutants import Mutant, replaced
 
@@ -290,6 +291,9 @@ OF_STEPS: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
         "one_fold_of_a_snapshot": Mutant("a fold fails if another came since its snapshot", _two_folds),
         "appends_survive": Mutant("a fold takes the rows of its own snapshot out and no newer", _fold_takes_newer),
         "fold_changes_no_data": Mutant("a fold is passed over by processes that remember", _fold_is_replayed),
+        "boundary_is_read_after_a_commit": Mutant(
+            "a writer that stood still believes nothing below the log's boundary", lambda: replaced(ModelLedger, "READS_BOUNDARY", False)
+        ),
         "log_is_cleaned_below_history": Mutant("the log is cleaned only of what the history has", _cleaned_above_history),
     }
 )

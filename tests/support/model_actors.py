@@ -95,6 +95,7 @@ class Coordinator:
             return decision.Decision(started.facts, started.keys, (started.result, begin))
 
         self.epoch, self.parent = self.transactor.run(decide)
+        w.tell_started(self.job, self.epoch)
         self.name = f"epoch {self.epoch} of {self.job[0]}"
         for opened in following:
             self.opened(opened)
@@ -119,7 +120,7 @@ class Coordinator:
 
     def opened(self, opened: AttemptOpened) -> None:
         w = self.w
-        w.told_open.add(opened.attempt)
+        w.tell_open(opened.attempt)
         w.story.append(f"{self.name} opens {opened.checkpoint_id} ({opened.attempt}) on {opened.parent_checkpoint_id}")
         number = opened.parent_checkpoint_id
         job = opened.parent_job_id
@@ -222,7 +223,7 @@ class Coordinator:
             w.story.append(f"{self.name}: reuse is refused")
             return self.abort(attempt)
         self.attempts.remove(attempt)
-        w.told.add((self.job, int(fact.checkpoint_id)))
+        w.tell_committed((self.job, int(fact.checkpoint_id)))
         w.story.append(f"{self.name} commits {fact.checkpoint_id}: {sorted({c.file_id for c in request.content})}")
         self.parent = Ref(self.job, fact.checkpoint_id)
         for opened in following:
@@ -275,7 +276,7 @@ class Savepoint:
             return False
         ref, token = w.random.choice(live), AttemptToken(w.environment.new_id())
         self.opened = self.transactor.run(lambda state: savepoints.open_savepoint(state, ref, token, f"name {token}"))
-        w.told_open.add(token)
+        w.tell_open(token)
         w.story.append(f"savepoint {token} of {ref.checkpoint_id} of {ref.job_id[0]}")
         return True
 
@@ -302,7 +303,7 @@ class Savepoint:
         assert request is not None
         ref = Ref(opened.job_id, opened.parent_checkpoint_id)  # type: ignore[arg-type]
         fact = self.transactor.run(lambda state: savepoints.commit_savepoint(state, ref, request, is_outside=False))
-        w.told.add((opened.job_id, int(fact.checkpoint_id)))
+        w.tell_committed((opened.job_id, int(fact.checkpoint_id)))
         w.story.append(f"savepoint {fact.checkpoint_id} of {opened.job_id[0]} is committed")
         return False
 

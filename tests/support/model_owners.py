@@ -41,7 +41,7 @@ class Owner:
         self.owner = w.random.choice(known) if known and w.random.random() < 0.5 else f"wal-{fresh}"
         w.owners[self.owner] = self.job
         self.token = task_owned.own(self.transactor, w.storage, w.environment, self.job[0], self.owner, None).attempt
-        w.told_open.add(self.token)
+        w.tell_open(self.token)
         w.story.append(f"task owns {self.owner} of {self.job[0]} ({self.token})")
         return True
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from holdfast.catalog.ledger import LoggedCommit
 from holdfast.catalog.ledger.memory import MemoryLedger
 from holdfast.catalog.storage.memory import MemoryStorage
 from holdfast.catalog.transactions import READ_TRIES
@@ -46,21 +47,31 @@ class ModelEnvironment:
 
 
 class ModelLedger(MemoryLedger):
-    """A process's handle on the log. The process may die around a commit, or not hear of it."""
+    """A process's handle on the log. The process may die around a commit, not hear of it, or stand still before it for long."""
+
+    READS_BOUNDARY = True  # after a commit, and before it is believed
 
     def __init__(self, world: "World") -> None:
         super().__init__(world.log)
         self._world = world
         self._blind = 0
+        self._phantom: LoggedCommit | None = None
 
     def refresh(self):
         if self._blind:
             self._blind -= 1
             raise OSError("the log cannot be read")
+        phantom, self._phantom = self._phantom, None
+        if phantom is not None and not self.READS_BOUNDARY:
+            return [phantom]  # it is there, at the version after the held one
         return super().refresh()
 
     def append(self, facts, *, keys, operation) -> None:
         fate = self._world.fate()
+        if self._world.stalls(self) and self.version + 1 < self._world.log.cleaned_below:
+            self._world.story.append(f"{operation.operation_id} is committed where the log was cleaned: in no snapshot")
+            self._phantom = LoggedCommit(self.version + 1, operation.operation_id, frozenset(keys), lambda: facts)
+            return
         if fate == "dies before":
             raise Crash(fate)
         if fate == "refused":

@@ -7,9 +7,11 @@ decide, and the folding that they decide from, is the project's own code.
 import random
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from holdfast.catalog import facts as f
+from holdfast.catalog.errors import HoldfastError
 from holdfast.catalog.ledger.memory import NO_FOLD, MemoryLedger, MemoryLog
 from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from holdfast.catalog.references import References
@@ -18,10 +20,14 @@ from holdfast.catalog.state import CatalogState
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, FileId, Identity, JobId, Scope, Status
 from holdfast.compaction import orphans
+from holdfast.compaction.fold import run_fold
+from holdfast.compaction.runs import MaintenanceRun
 from tests.support import bisimulation
 from tests.support.faults import Crash
 from tests.support.model_layers import GROUPS, Layered, Sheets
 from tests.support.model_ports import ModelEnvironment, ModelLedger, ModelStorage
+
+STANDS_STILL = 0.02  # of the commits of whom others do not share the handle with
 
 JOBS = (JobId("j-00000001"), JobId("k-00000002"))
 
@@ -71,6 +77,7 @@ class World:
 
     def __init__(self, seed: int, *, folds: bool | None = None) -> None:
         self.random = random.Random(seed)
+        self.sleeper = random.Random(f"{seed}: who stands still")  # apart: without it a history is as before
         self.seed = seed
         self.stormy = seed % 5 == 0  # disks fail, cleanup goes on
         self.folds = seed % 2 == 1 if folds is None else folds
@@ -105,7 +112,7 @@ class World:
 
     def transactor(self, works_for: JobId | None = None) -> Transactor:
         """A process's memory and its way to the log."""
-        return Transactor(ModelLedger(self), self.environment, works_for=works_for)
+        return Transactor(ModelLedger(self), self.environment, works_for=works_for, history=lambda: MemoryHistory(self.told_facts))
 
     def fate(self) -> str:
         """What happens to a process around its next commit."""
@@ -115,6 +122,25 @@ class World:
         # Once a sync has failed the next is likely to: several commits on end that are visible and not durable.
         deadly = (0.7 if self.unsynced else 0.15) if self.stormy else (0.4 if self.unsynced else 0.06)
         return "dies after" if roll < deadly else ""
+
+    def stalls(self, ledger: ModelLedger) -> bool:
+        """Whether the process stands still before its commit: others commit, and one folds the ledger and cleans its log."""
+        is_shared = ledger in (self.operator.ledger, self.maintainer.ledger)  # by others as well, which would find it locked
+        if not self.folds or self.depth or self.calm or is_shared or self.sleeper.random() > STANDS_STILL:
+            return False
+        self.story.append("a process stands still")
+        self.depth += 1
+        while self.random.random() < 0.8 and (others := [a for a in self.actors[-6:] if not a.busy]):
+            self.run(self.random.choice(others))
+        self.depth -= 1
+        for _ in range(2):  # commits, so that the next version is not the newest
+            run = MaintenanceRun.begin("other", self.environment)
+            Transactor(MemoryLedger(self.log), self.environment).append([run.ended(self.environment, "done", {})])
+        with suppress(HoldfastError):
+            run_fold(MemoryLedger(self.log), MemoryHistory(self.told_facts), self.environment)
+        self.observe()
+        self.log.clean(min(self.log.durable_version, max(self.told_facts.told_to, 0)))
+        return True
 
     def run(self, actor) -> None:
         """One step of one process; it leaves when it is done or dies."""
@@ -156,6 +182,23 @@ class World:
         ids = {chunk.file_id for chunk in chunks if chunk.inline is None} | {manifest_id}
         handles = frozenset({chunk.identity for chunk in chunks} | {(manifest_id, 0)})
         return Promise(states, handles, {self.path_of[i]: i.encode() for i in ids}, frozenset(ids))
+
+    def tell_started(self, job: JobId, epoch: int) -> None:
+        """A process was told of its start."""
+        if self.record.epoch[job] < epoch:
+            raise Violation(f"I7: epoch {epoch} of {job} was acknowledged, and no commit made it")
+
+    def tell_open(self, attempt: AttemptToken) -> None:
+        """A process was told that its attempt is open."""
+        if attempt not in self.record.attempts:
+            raise Violation(f"I7: attempt {attempt} was acknowledged, and no commit opened it")
+        self.told_open.add(attempt)
+
+    def tell_committed(self, checkpoint: Checkpoint) -> None:
+        """A process was told that its checkpoint is committed."""
+        if checkpoint not in self.record.committed:
+            raise Violation(f"I7: checkpoint {checkpoint} was acknowledged, and no commit made it")
+        self.told.add(checkpoint)
 
     def deliver(self) -> None:
         """Something that was sent long ago lands."""
@@ -271,7 +314,8 @@ class World:
     def check_history(self) -> None:
         """It has every commit of the ledger up to where it was told, once, and no other; and the ledger is folded no further."""
         told_to, folded_to = self.told_facts.told_to, self._at(self.log.version).folded_to
-        if not folded_to <= told_to <= self.log.version:
+        to_tell = max((version for version, commit in enumerate(self.log.commits[: folded_to + 1]) if commit.has_data_change), default=-1)
+        if not to_tell <= told_to <= self.log.version:
             raise Violation(f"I5: the history is told up to {told_to}, the ledger folded up to {folded_to} of {self.log.version}")
         if self.log.cleaned_below > max(told_to, 0):
             raise Violation(f"I5: the log is cleaned below {self.log.cleaned_below}, the history told up to {told_to}")
