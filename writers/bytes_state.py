@@ -32,7 +32,7 @@ def write_bytes(data: bytes | bytearray | memoryview, context: UploadContext, en
         files = (StoredFile(file_id=file_id, path=path, size_bytes=len(data), sha256=sha256, scope=Scope.EXCLUSIVE),)
     chunk = context.chunk(
         file_id=file_id,
-        scope=Scope.SHARED if inline and not context.metadata.is_savepoint else Scope.EXCLUSIVE,
+        scope=context.inline_scope if inline else Scope.EXCLUSIVE,
         role=Role.BASE,
         layer=context.layer,
         length_bytes=len(data),

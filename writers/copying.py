@@ -8,7 +8,7 @@ from dataclasses import replace
 from holdfast.catalog import paths
 from holdfast.catalog.errors import DamagedFileError
 from holdfast.catalog.storage import Storage, copy_stream
-from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Format, Role, Scope, StateInfo, StoredFile
+from holdfast.catalog.types import Ack, CheckpointMetrics, Chunk, FileId, Format, Scope, StateInfo, StoredFile
 from holdfast.writers.checkpoint import Checkpoint
 from holdfast.writers.upload import UploadContext
 
@@ -28,9 +28,8 @@ def copy_state(source: Checkpoint, info: StateInfo, context: UploadContext) -> t
     for number, chunk in enumerate(given):
         moved = replace(chunk, operator=context.operator, state=context.state, scope=scope)
         if chunk.inline is not None:
-            changes = chunk.role is Role.FILE or context.metadata.is_savepoint  # a small file of a store, which writes it again
-            own = Scope.EXCLUSIVE if changes else Scope.SHARED
-            chunks.append(replace(moved, scope=own, file_id=paths.file_id(context.attempt, context.call, f"i{number}")))
+            own = paths.file_id(context.attempt, context.call, f"i{number}")
+            chunks.append(replace(moved, scope=context.inline_scope, file_id=own))
             continue
         if chunk.file_id not in files:
             files[chunk.file_id] = _copy_file(source, source.manifest.files[chunk.file_id], scope, len(files), context)

@@ -65,6 +65,11 @@ class UploadContext:
         place = paths.exclusive_file if scope is Scope.EXCLUSIVE else paths.shared_file
         return place(self.job_id, self.metadata.checkpoint_id, self.attempt, name, extension)
 
+    @property
+    def inline_scope(self) -> Scope:
+        """Of what is inline: its row says the bytes once, for all checkpoints that carry them. A savepoint shares nothing."""
+        return Scope.EXCLUSIVE if self.metadata.is_savepoint else Scope.SHARED
+
     def chunk(
         self,
         *,

@@ -149,7 +149,7 @@ def _shared(parent: ParentState | None) -> BySubtask:
     """What can be referred to of it, and nothing else: it travels to the tasks."""
     if parent is None:
         return BySubtask({})
-    return BySubtask.of((chunk for chunk in parent.chunks if chunk.scope is Scope.SHARED), parent.files)
+    return BySubtask.of((chunk for chunk in parent.chunks if chunk.scope is Scope.SHARED and chunk.inline is None), parent.files)
 
 
 def _unused(ack: Ack) -> Ack:

@@ -155,8 +155,9 @@ class DirectoryWriter:
         file_id = paths.file_id(context.attempt, label, 0)
         scope = Scope.SHARED if file.is_immutable else Scope.EXCLUSIVE
         if not file.is_immutable and file.size_bytes <= INLINE_LIMIT_BYTES:
+            scope = context.inline_scope
             inline = file.path.read_bytes()
-            stored = _digested(inline, file_id)
+            stored = _digested(inline, file_id, scope)
         else:
             path = context.place(label, "bin", scope)
             with open(file.path, "rb") as source, context.storage.create_stream(path) as target:
@@ -281,8 +282,8 @@ def _require_places(snapshot: object, working: object) -> None:
         raise UsageError(msg)
 
 
-def _digested(data: bytes, file_id: FileId) -> StoredFile:
-    return StoredFile(file_id=file_id, path="", size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), scope=Scope.EXCLUSIVE)
+def _digested(data: bytes, file_id: FileId, scope: Scope) -> StoredFile:
+    return StoredFile(file_id=file_id, path="", size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), scope=scope)
 
 
 def _chunk(chunk: Chunk, share: Share) -> Chunk:

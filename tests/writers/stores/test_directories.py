@@ -96,14 +96,26 @@ def test_immutable_files_are_shared_and_the_others_are_of_one_checkpoint(catalog
     write(job, place)
     found = ask(catalog, "SELECT name, scope, inline IS NOT NULL, role, subtask FROM handles WHERE role = 'file' ORDER BY name")
     assert found == [
-        ("000007.log", "EXCLUSIVE", True, "file", 0),
+        ("000007.log", "SHARED", True, "file", 0),
         ("1.sst", "SHARED", False, "file", 0),
-        ("CURRENT", "EXCLUSIVE", True, "file", 0),
+        ("CURRENT", "SHARED", True, "file", 0),
         ("LOG", "EXCLUSIVE", False, "file", 0),
-        ("MANIFEST-5", "EXCLUSIVE", True, "file", 0),
+        ("MANIFEST-5", "SHARED", True, "file", 0),
     ]
     [(path,), (other,)] = ask(catalog, "SELECT path FROM files WHERE path NOT LIKE '%_metadata' ORDER BY path")
     assert ("/exclusive/" in path, "/shared/" in other) == (True, True)
+
+
+def test_a_store_that_is_carried_has_its_small_files_in_one_row_each(catalog, job, tmp_path: Path) -> None:
+    place = snapshot(tmp_path / "one", _1=b"run")
+    write(job, place)
+    for n in range(2):
+        with job.checkpoint() as checkpoint:
+            checkpoint.write_bytes("other", b"%d" % n)
+    assert ask(catalog, "SELECT to_seq FROM handles WHERE name = 'CURRENT'") == [(None,)]
+    assert restored(job.latest(), tmp_path / "back") == files_in(place)
+    write(job, snapshot(tmp_path / "two", _1=b"run"))
+    assert len(ask(catalog, "SELECT name FROM handles WHERE name = 'CURRENT' AND to_seq IS NOT NULL")) == 1
 
 
 def test_the_user_says_which_files_the_store_never_changes(catalog, job, tmp_path: Path) -> None:
@@ -111,7 +123,7 @@ def test_the_user_says_which_files_the_store_never_changes(catalog, job, tmp_pat
     (place / "run.tab").write_bytes(b"of another store")
     with job.checkpoint() as checkpoint:
         checkpoint.write_directory(STATE, place, immutable=["*.tab"])
-    assert ask(catalog, "SELECT name FROM handles WHERE role = 'file' AND scope = 'SHARED'") == [("run.tab",)]
+    assert ask(catalog, "SELECT name FROM handles WHERE role = 'file' AND scope = 'SHARED' AND inline IS NULL") == [("run.tab",)]
 
 
 def test_each_subtask_has_its_own_directory_and_its_own_references(catalog, job, tmp_path: Path) -> None:
