@@ -32,6 +32,7 @@ ABOUT = {
     "state_store": "bytes of checkpoints of RocksDB inside Spark tasks, against Spark's own RocksDB state store, for the same updates",
     "small_states": "checkpoints and readings of a few thousand rows, against df.write.parquet and spark.read.parquet of the same",
     "garbage": "the cleanup query over a million references, against hand-written DuckDB over the same files",
+    "garbage_10m": "a vacuum of 4 million files among 10 million references, but for their deletion, against DuckDB and Parquet by hand",
     "delete": "20,000 files by vacuum's deletion, against a bare loop of unlinks on 8 threads with the same syncs of directories",
     "verify": "the digests of 745 MB of live files, against bare SHA-256 of the same files on as many threads",
 }

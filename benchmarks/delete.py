@@ -20,7 +20,7 @@ from holdfast.catalog.storage.guard import GuardedStorage
 from holdfast.catalog.storage.local import LocalStorage, make_root
 from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, JobId
 from holdfast.compaction import vacuum
-from holdfast.compaction.garbage import GarbageFile
+from holdfast.compaction.garbage import GarbageFile, GarbageFiles
 from holdfast.compaction.runs import batches
 
 ROUNDS = 7
@@ -88,10 +88,10 @@ def _fill(root: Path, names: Sequence[str]) -> None:
 
 
 def _vacuum(names: Sequence[str], storage: Storage) -> None:
-    files = [GarbageFile(file_id=FileId(name), job_id=JOB, path=name, size_bytes=len(BYTES)) for name in names]
+    files = GarbageFiles.of(GarbageFile(file_id=FileId(name), job_id=JOB, path=name, size_bytes=len(BYTES)) for name in names)
     failed: list[str] = []
     for batch in batches(files):
-        vacuum._delete(batch, storage, failed)
+        vacuum.delete(batch, storage, failed)
     if failed:
         msg = f"not deleted: {failed[0]}"
         raise AssertionError(msg)

@@ -1,9 +1,10 @@
 """`garbage`: the cleanup query over a million references, against the same answer by DuckDB written by hand over the same Parquet files.
 
-Ours is what a vacuum asks: `SqlQueries.garbage()`, with its connection, views and objects. Before it asks, every file of the ledger is held
-against its digest, which by hand nobody does: that is measured apart (`hashing`), and `with_hashing` is the ratio of both. By hand it is one query for this one answer:
-the list of data files is known before, each relation projects its columns, only handles of files that are still there are looked at, and
-kept checkpoints are found by an ASOF join; with a connection of its own. Both answers must be equal, or the benchmark fails.
+Ours is what a vacuum asks: `SqlQueries.garbage()`, with its connection and views, as columns. Before it asks, every file of the ledger is
+held against its digest, which by hand nobody does: that is measured apart (`hashing`), and `with_hashing` is the ratio of both. By hand it is
+one query for this one answer: the list of data files is known before, each relation projects its columns, only handles of files that are
+still there are looked at, and kept checkpoints are found by an ASOF join; as columns too, in the same order, with a connection of its own.
+Both answers must be equal, or the benchmark fails.
 """
 
 import hashlib
@@ -11,20 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
 from benchmarks.ledger_facts import Size, write_ledger
 from holdfast.catalog.views import duckdb_engine
 from holdfast.compaction import queries
-from holdfast.compaction.garbage import GarbageFile
+from holdfast.compaction.garbage import Garbage, GarbageFiles
 from holdfast.compaction.queries import SqlQueries
 
 ROUNDS = 11
 AT_MOST = 1.3
-
-Row = tuple[str, str, str, int]
-Answer = tuple[list[Row], list[Row]]  # unreferenced, condemned and not gone; in the order of file ids
 
 BY_HAND = """
 WITH facts AS (FROM read_parquet($files, union_by_name = true)),
@@ -66,7 +66,7 @@ SELECT false AS condemned, file_id, job_id, path, size_bytes FROM present p WHER
 UNION ALL
 SELECT true, file_id, job_id, path, size_bytes FROM facts
 WHERE kind = 'file' AND file_id IN (SELECT file_id FROM taken WHERE NOT gone)
-ORDER BY 1, 2
+ORDER BY condemned, path
 """
 
 
@@ -77,13 +77,14 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
     ledger = scratch / "ledger"
     write_ledger(ledger, size)
     files = DeltaTable(ledger).file_uris()
-    unreferenced, condemned = _require_equal(_ours(ledger), _by_hand(files))
+    found = SqlQueries.at(str(ledger)).garbage()
+    require_equal(found, by_hand(files))
     version = SqlQueries.at(str(ledger)).verified().version
     taken = interleave(
         {
-            "hashing": lambda _: seconds(lambda: _hash(files)),
-            "holdfast": lambda _: seconds(lambda: _query(ledger, version)),
-            "by_hand": lambda _: seconds(lambda: _by_hand(files)),
+            "hashing": lambda _: seconds(lambda: hash_all(files)),
+            "holdfast": lambda _: seconds(lambda: query(ledger, version)),
+            "by_hand": lambda _: seconds(lambda: by_hand(files)),
         },
         rounds,
         what="garbage",
@@ -96,8 +97,8 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
         "references": size.references,
         "files": size.jobs * size.checkpoints * size.files,
         "kept_checkpoints": size.jobs * (size.kept + size.held),
-        "unreferenced": len(unreferenced),
-        "condemned": len(condemned),
+        "unreferenced": len(found.unreferenced),
+        "condemned": len(found.condemned),
         "data_files": len(files),
     }
     return [
@@ -105,7 +106,7 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
     ]
 
 
-def _hash(files: Sequence[str]) -> list[str]:
+def hash_all(files: Sequence[str]) -> list[str]:
     """What `SqlQueries.verified` reads of a ledger."""
     digests = []
     for path in files:
@@ -114,32 +115,25 @@ def _hash(files: Sequence[str]) -> list[str]:
     return digests
 
 
-def _query(ledger: Path, version: int) -> object:
+def query(ledger: Path, version: int) -> Garbage:
+    """Ours, of a ledger whose files were verified."""
     with duckdb_engine.connect(str(ledger), version=version) as connection:
         return queries.garbage(connection)
 
 
-def _ours(ledger: Path) -> Answer:
-    garbage = SqlQueries.at(str(ledger)).garbage()
-    return [_row(file) for file in garbage.unreferenced], [_row(file) for file in garbage.condemned]
-
-
-def _by_hand(files: Sequence[str]) -> Answer:
+def by_hand(files: Sequence[str]) -> pa.Table:
+    """The same by hand; with a column that says which files are condemned."""
     with duckdb.connect() as connection:
-        rows = connection.execute(BY_HAND, {"files": list(files)}).fetchall()
-    return [row[1:] for row in rows if not row[0]], [row[1:] for row in rows if row[0]]
+        return connection.execute(BY_HAND, {"files": list(files)}).to_arrow_table()
 
 
-def _row(file: GarbageFile) -> Row:
-    return (file.file_id, file.job_id, file.path, file.size_bytes)
-
-
-def _require_equal(ours: Answer, by_hand: Answer) -> Answer:
-    if ours != by_hand:
-        counts = f"{[len(rows) for rows in ours]} and {[len(rows) for rows in by_hand]} files unreferenced and condemned"
+def require_equal(ours: Garbage, theirs: pa.Table) -> None:
+    """Raises AssertionError unless both are the same files in the same order, some of each kind."""
+    found = [GarbageFiles(theirs.filter(condition)) for condition in (pc.invert(theirs["condemned"]), theirs["condemned"])]
+    if found != [ours.unreferenced, ours.condemned]:
+        counts = f"{[len(ours.unreferenced), len(ours.condemned)]} and {[len(files) for files in found]} files unreferenced and condemned"
         msg = f"the two cleanup queries disagree ({counts}): a figure for a wrong answer is worth nothing"
         raise AssertionError(msg)
-    if not all(ours):
+    if not all(found):
         msg = "the ledger of the benchmark has nothing to clean: its history is wrong"
         raise AssertionError(msg)
-    return ours

@@ -324,11 +324,10 @@ def _number(text: str) -> float:
     return number
 
 
-def paths_in(data: bytes, path: str) -> set[str]:
-    """The paths of the files that the manifest in these bytes names, as it has them. Raises DamagedFileError as `decode` does."""
+def paths_in(data: bytes, path: str) -> pa.Array:
+    """The paths of the files that the manifest in these bytes names, as it has them and each once. Raises as `decode` does."""
     verify(data, path)
-    found = pq.read_table(io.BytesIO(data), columns=["path"])["path"]
-    return {each for each in found.unique().to_pylist() if each is not None}
+    return pq.read_table(io.BytesIO(data), columns=["path"])["path"].unique().drop_null()
 
 
 def verify(data: bytes, path: str) -> None:

@@ -1,10 +1,10 @@
 """The columns of the ledger's one table, and the way between facts and Arrow. Columns and types stand here only."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints, overload
 
 import pyarrow as pa
 
@@ -113,8 +113,78 @@ class Operation:
         return cls(operation_id=environment.new_id(), at=environment.now(), by=environment.actor)
 
 
+class FactColumns(Sequence[Fact]):
+    """Facts as columns, of which each is an object only when it is asked for: a vacuum condemns millions of files.
+
+    `to_table` takes the columns as they are, and gives what it would give for the objects.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table  # with the columns that its facts have, none of an operation
+
+    @classmethod
+    def of(cls, facts: Sequence[Fact]) -> "FactColumns":
+        """These facts, which are objects."""
+        nobody = Operation(operation_id="", at=datetime.fromtimestamp(0, UTC), by="")
+        said = {"kind"}.union(*(_FIELDS[fact.kind] for fact in facts))
+        return cls(to_table(facts, nobody).select([name for name in SCHEMA.names if name in said]))
+
+    @classmethod
+    def of_kind(cls, kind: str, **values: pa.Array | pa.ChunkedArray | str) -> "FactColumns":
+        """Facts of one kind by the columns of its fields; a text is that of all of them, and one column at least is given.
+
+        Raises ValueError where the kind has other fields, or one that is empty in a fact which has to have it.
+        """
+        arrays = {name: value for name, value in values.items() if not isinstance(value, str)}
+        if set(values) != set(_FIELDS[kind]) or any(arrays[name].null_count for name in _REQUIRED[kind] & arrays.keys()):
+            msg = f"the columns {', '.join(values)} are not those of facts of kind {kind!r}, or one is empty that they have to have"
+            raise ValueError(msg)
+        count = len(next(iter(arrays.values())))
+        schema = pa.schema([field for field in SCHEMA if field.name == "kind" or field.name in values])
+        return cls(pa.table([_column(field, count, {"kind": kind, **values}) for field in schema], schema=schema))
+
+    def __add__(self, others: "FactColumns") -> "FactColumns":
+        return FactColumns(pa.concat_tables([self._table, others._table], promote_options="default"))
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __iter__(self) -> Iterator[Fact]:
+        return from_table(self._table)
+
+    @overload
+    def __getitem__(self, at: int) -> Fact: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "FactColumns": ...
+
+    def __getitem__(self, at: int | slice) -> "Fact | FactColumns":
+        found = range(len(self))[at]
+        if isinstance(found, int):
+            return next(from_table(self._table.slice(found, 1)))
+        return FactColumns(self._table.take(pa.array(found, pa.int64())))
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """One of the columns that its facts have."""
+        return self._table[name]
+
+    def by(self, operation: Operation) -> pa.Table:
+        """The rows of the commit that is this operation."""
+        said = {f.name: getattr(operation, f.name) for f in fields(operation)} | {n: self._table[n] for n in self._table.column_names}
+        return pa.table([_column(field, len(self), said) for field in SCHEMA], schema=SCHEMA)
+
+
+def _column(field: pa.Field, count: int, values: Mapping[str, Any]) -> pa.Array | pa.ChunkedArray:
+    value = values.get(field.name)
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        return value.cast(field.type)
+    return pa.nulls(count, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), count)
+
+
 def to_table(facts: Sequence[Fact], operation: Operation) -> pa.Table:
     """The rows of one commit, in the order given."""
+    if isinstance(facts, FactColumns):
+        return facts.by(operation)
     columns: dict[str, list[Any]] = {name: [None] * len(facts) for name in SCHEMA.names}
     columns["operation_id"] = [operation.operation_id] * len(facts)
     columns["at"] = [operation.at] * len(facts)

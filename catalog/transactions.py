@@ -300,13 +300,15 @@ class Transactor:
         return self._history is not None and self._history().has_operation(operation_id)
 
     def _replay(self, commits: Sequence[LoggedCommit], operation_id: str | None, own: Decision | None) -> bool:
+        """Facts without keys are of maintenance, which no lifecycle decision reads: they stay columns, where they are."""
         assert self._loaded is not None
         found = False
         for commit in commits:
             if own is not None and commit.operation_id == operation_id:
-                self._loaded.apply(own.facts)
                 self._landed, found = commit.version, True
-            elif self._loaded.concerns(commit.keys):  # facts without keys are of maintenance, which no lifecycle decision reads
+                if own.keys:
+                    self._loaded.apply(own.facts)
+            elif self._loaded.concerns(commit.keys):
                 self._loaded.apply(commit.facts())
         return found
 

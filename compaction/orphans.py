@@ -12,6 +12,7 @@ from functools import cache
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
 from holdfast.catalog.ledger import History, Ledger
+from holdfast.catalog.schema import FactColumns
 from holdfast.catalog.state import CatalogState
 from holdfast.catalog.types import AttemptToken, CheckpointId, JobId, Purpose, Status
 
@@ -43,13 +44,28 @@ def past_of(ledger: Ledger, history: History) -> Past:
     """
 
     @cache
-    def ended() -> dict[AttemptToken, f.AttemptOpened]:
-        found = {opened.attempt: opened for opened, _ in history.ended_attempts(ledger.folded_to)}
-        facts = ledger.scan(["attempt_opened", "attempt_ended"])
+    def recent() -> dict[AttemptToken, f.AttemptOpened]:
+        facts = ledger.scan([f.AttemptOpened.kind, f.AttemptEnded.kind])
         opened = {fact.attempt: fact for fact in facts if isinstance(fact, f.AttemptOpened)}
-        return found | {fact.attempt: opened[fact.attempt] for fact in facts if isinstance(fact, f.AttemptEnded)}
+        return {fact.attempt: opened[fact.attempt] for fact in facts if isinstance(fact, f.AttemptEnded)}
 
-    return lambda token: ended().get(token)
+    @cache
+    def old() -> "_ByToken":
+        return _ByToken(history.ended_attempts(ledger.folded_to))
+
+    return lambda token: recent().get(token) or old().find(token)
+
+
+class _ByToken:
+    """Openings of attempts, found by their tokens: as columns, for years of attempts would be gigabytes of objects."""
+
+    def __init__(self, openings: FactColumns) -> None:
+        self._openings, self._tokens = openings, openings.column("attempt").combine_chunks() if openings else []
+
+    def find(self, token: AttemptToken) -> f.AttemptOpened | None:
+        at = bisect_left(range(len(self._tokens)), token, key=lambda n: self._tokens[n].as_py())
+        found = self._openings[at] if at < len(self._tokens) else None
+        return found if isinstance(found, f.AttemptOpened) and found.attempt == token else None
 
 
 class KnownPaths:

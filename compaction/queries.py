@@ -23,11 +23,12 @@ from holdfast.catalog.ledger.delta_history import DeltaHistory
 from holdfast.catalog.ledger.delta_table import OurTable
 from holdfast.catalog.ledger.delta_verify import LedgerFile, check_files
 from holdfast.catalog.references import References
-from holdfast.catalog.types import FileId, JobId, Purpose, Role, Scope, Status, StoredFile
+from holdfast.catalog.types import Purpose, Role, Scope, Status, StoredFile
 from holdfast.catalog.views import duckdb_engine
 from holdfast.catalog.views.duckdb_engine import Table
 from holdfast.catalog.views.past import Past, at_time, at_version
-from holdfast.compaction.garbage import Garbage, GarbageFile, find_garbage
+from holdfast.compaction.columns import StoredFiles
+from holdfast.compaction.garbage import Garbage, GarbageFiles, find_garbage
 from holdfast.compaction.orphans import KnownPaths
 
 PAGE = 100_000  # rows of an answer that are in memory at a time
@@ -48,7 +49,7 @@ class Queries(Protocol):
         Raises RetryError where only an older version is to be seen.
         """
 
-    def live_files(self) -> list[StoredFile]:
+    def live_files(self) -> StoredFiles:
         """Every file that a live checkpoint refers to, once, in the order of paths."""
 
     def check_ledger(self) -> Iterator[LedgerFile]:
@@ -93,17 +94,13 @@ class SqlQueries:
             hashes = connection.execute(query)
             return KnownPaths(number for page in iter(lambda: hashes.fetchmany(PAGE), []) for (number,) in page)
 
-    def live_files(self) -> list[StoredFile]:
-        query = """
-            SELECT file_id, path, size_bytes, sha256, scope, owner FROM files
+    def live_files(self) -> StoredFiles:
+        query = f"""
+            SELECT {", ".join(StoredFiles.SCHEMA.names)} FROM files
             WHERE file_id IN (SELECT file_id FROM checkpoint_files) ORDER BY path
         """
         with self._verified() as connection:
-            rows = connection.execute(query).fetchall()
-        return [
-            StoredFile(file_id=FileId(i), path=path, size_bytes=size, sha256=sha256, scope=Scope(scope), owner=owner)
-            for i, path, size, sha256, scope, owner in rows
-        ]
+            return StoredFiles(connection.execute(query).to_arrow_table())
 
     def check_ledger(self) -> Iterator[LedgerFile]:
         for address in filter(None, (self.ledger_address, self.history_address)):
@@ -184,33 +181,35 @@ def _require_understood(connection: duckdb.DuckDBPyConnection, ledger: DeltaLedg
         raise FormatError(msg)
 
 
-_GARBAGE_COLUMNS = "file_id, job_id, path, size_bytes"
+_COLUMNS = ", ".join(GarbageFiles.SCHEMA.names)
+
+# Not by the view `files`, which gives every file its status: few are condemned at a time.
+_CONDEMNED = f"""
+SELECT {_COLUMNS} FROM facts
+WHERE kind = 'file' AND file_id IN (
+  SELECT file_id FROM facts WHERE kind IN ('condemned', 'gone') GROUP BY file_id HAVING NOT bool_or(kind = 'gone')
+)
+ORDER BY path
+"""
 
 
 def garbage(connection: duckdb.DuckDBPyConnection) -> Garbage:
     """Both kinds of what cleanup may take, at one version: a file that another run condemns meanwhile is in one of them, never in both."""
     connection.begin()
     try:
-        return Garbage(unreferenced=tuple(unreferenced_files(connection)), condemned=tuple(condemned_files(connection)))
+        return Garbage(unreferenced=unreferenced_files(connection), condemned=condemned_files(connection))
     finally:
         connection.rollback()  # it only held the snapshot
 
 
-def unreferenced_files(connection: duckdb.DuckDBPyConnection) -> list[GarbageFile]:
-    """The files that cleanup may take now: the view `unreferenced_files`, in the order of file ids."""
-    return _files(connection, f"SELECT {_GARBAGE_COLUMNS} FROM unreferenced_files ORDER BY file_id")
+def unreferenced_files(connection: duckdb.DuckDBPyConnection) -> GarbageFiles:
+    """The files that cleanup may take now: the view `unreferenced_files`, in the order of paths."""
+    return GarbageFiles(connection.execute(f"SELECT {_COLUMNS} FROM unreferenced_files ORDER BY path").to_arrow_table())
 
 
-def condemned_files(connection: duckdb.DuckDBPyConnection) -> list[GarbageFile]:
-    """The files that some run condemned and none has called gone, in the order of file ids."""
-    return _files(connection, f"SELECT {_GARBAGE_COLUMNS} FROM files WHERE status = 'condemned' ORDER BY file_id")
-
-
-def _files(connection: duckdb.DuckDBPyConnection, query: str) -> list[GarbageFile]:
-    return [
-        GarbageFile(file_id=FileId(file_id), job_id=JobId(job_id), path=path, size_bytes=size_bytes)
-        for file_id, job_id, path, size_bytes in connection.execute(query).fetchall()
-    ]
+def condemned_files(connection: duckdb.DuckDBPyConnection) -> GarbageFiles:
+    """The files that some run condemned and none has called gone, in the order of paths."""
+    return GarbageFiles(connection.execute(_CONDEMNED).to_arrow_table())
 
 
 def _require_version(found: int, at_least: int) -> None:
@@ -259,11 +258,11 @@ class FoldedQueries:
         _require_version(self.ledger.version, at_least)
         return paths
 
-    def live_files(self) -> list[StoredFile]:
+    def live_files(self) -> StoredFiles:
         references = self._references()
         live = {(job_id, row.fact.seq, row.line) for job_id, job in references.state.jobs.items() for row in job.live.values()}
         used = {handle.file_id for job_id, seq, line in live for handle in references.content(job_id, seq, line)}
         rows = sorted((references.files[file_id] for file_id in used if file_id in references.files), key=lambda row: row.path)
-        return [
+        return StoredFiles.of(
             StoredFile(file_id=r.file_id, path=r.path, size_bytes=r.size_bytes, sha256=r.sha256, scope=r.scope, owner=r.owner) for r in rows
-        ]
+        )

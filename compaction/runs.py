@@ -9,11 +9,11 @@ from typing import TypeVar
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.facts import RunEnded
 
-BATCH = 1000  # what is deleted at a time: what is lost of the work if a run is killed, and a request to an object store
+BATCH = 1000  # what is deleted at a time: a request to an object store, and how often a run reports and can be ended
 
 Progress = Callable[[int, int], None]  # done, of how many
 
-T = TypeVar("T")
+S = TypeVar("S", bound=Sequence[object])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,10 @@ class MaintenanceRun:
         )
 
 
-def batches(todo: Sequence[T]) -> Iterator[Sequence[T]]:
-    """All of it, BATCH at a time."""
-    return (todo[first : first + BATCH] for first in range(0, len(todo), BATCH))
+def batches(todo: S, size: int | None = None) -> Iterator[S]:
+    """All of it, BATCH at a time or as many as are asked for."""
+    step = BATCH if size is None else size
+    return (todo[first : first + step] for first in range(0, len(todo), step))  # type: ignore[misc]  # a slice is of the same type
 
 
 def reasons(errors: Mapping[str, OSError]) -> list[str]:

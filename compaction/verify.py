@@ -71,7 +71,8 @@ def run_verify(
         if progress is not None:
             progress(done, len(files))
     if damages and live_files is not None:
-        still_live = {file.path for file in live_files()}
+        damaged = {damage.path for damage in damages}
+        still_live = {file.path for file in live_files() if file.path in damaged}
         damages = [damage for damage in damages if damage.path in still_live]
     damages.sort(key=lambda damage: damage.path)
     return VerifyReport(checkpoints=checkpoints, files=len(files), size_bytes=sum(f.size_bytes for f in files), damages=tuple(damages))

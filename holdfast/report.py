@@ -61,7 +61,7 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes | bytearray):
         return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
@@ -166,7 +166,7 @@ def disposal_lines(disposal: "Disposal", job: str) -> Iterator[str]:
 
 
 def vacuum_lines(report: "VacuumReport", *, dry_run: bool) -> Iterator[str]:
-    files = [*report.plan.condemned, *report.plan.unreferenced]
+    files = report.plan.files
     if dry_run:
         yield f"would delete {counted(len(files), 'file')}, {bytes_text(report.plan.size_bytes)}"
         yield from _file_lines(files)

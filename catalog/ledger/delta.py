@@ -18,7 +18,7 @@ from holdfast.catalog.ledger.delta_commit import read_whole
 from holdfast.catalog.ledger.delta_table import OurTable
 from holdfast.catalog.ledger.log_repair import LogPlan
 from holdfast.catalog.ledger.port import LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
-from holdfast.catalog.schema import SCHEMA, Operation, from_table, to_table
+from holdfast.catalog.schema import SCHEMA, FactColumns, Operation, from_table, to_table
 from holdfast.catalog.types import Identity
 
 FILE_ROWS = 20_000  # of what a fold keeps, in one data file
@@ -34,7 +34,7 @@ class DeltaLedger(OurTable):
         self, directory: str | os.PathLike[str], table: DeltaTable, environment: Environment | None = None, plan: LogPlan | None = None
     ) -> None:
         super().__init__(directory, table, environment, plan)
-        self._own: dict[str, tuple[Fact, ...]] = {}  # by data file: one's own facts need not be read back
+        self._own: dict[str, Sequence[Fact]] = {}  # by data file: one's own facts need not be read back
         self._folded_to: int | None = None  # not asked for yet
         self._read: dict[str, tuple[Row, ...]] = {}  # by data file, for the fold that is being made
         self.require_named: Callable[[], None] = _nothing  # whether the catalog still has this ledger: of one that a marker named
@@ -64,7 +64,8 @@ class DeltaLedger(OurTable):
         return passed
 
     def append(self, facts: Sequence[Fact], *, keys: Mapping[str, int], operation: Operation) -> None:
-        self._own[self.add(to_table(facts, operation), keys=keys, operation=operation)] = tuple(facts)
+        name = self.add(to_table(facts, operation), keys=keys, operation=operation)
+        self._own[name] = facts if isinstance(facts, FactColumns) else tuple(facts)
 
     def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None, scope: str | None = None) -> Sequence[Fact]:
         """The facts at the held snapshot.
@@ -182,7 +183,7 @@ class DeltaLedger(OurTable):
 
     # ---- reading --------------------------------------------------------------------------------------------------------
 
-    def _facts_of(self, files: Sequence[str], own: Mapping[str, tuple[Fact, ...]]) -> Sequence[Fact]:
+    def _facts_of(self, files: Sequence[str], own: Mapping[str, Sequence[Fact]]) -> Sequence[Fact]:
         facts: list[Fact] = []
         for file in files:
             facts += own[file] if file in own else delta_data.read_facts(self.directory, file)

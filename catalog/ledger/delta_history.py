@@ -5,8 +5,9 @@ are left out. No decision reads it but scrub's, about tokens that have ended, an
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +19,8 @@ from holdfast.catalog.ledger import delta_data
 from holdfast.catalog.ledger.delta_table import OurTable
 from holdfast.catalog.ledger.log_repair import LogPlan
 from holdfast.catalog.ledger.port import LedgerConflictError, SnapshotLostError, Tidied, ToldCommit
-from holdfast.catalog.schema import SCHEMA, Operation, from_table
-from holdfast.catalog.types import Status
+from holdfast.catalog.schema import SCHEMA, FactColumns, Operation, from_table
+from holdfast.catalog.types import Purpose, Status
 
 SMALL_BYTES = 4 * 1024 * 1024
 MERGE_FROM_FILES = 50  # of small ones
@@ -82,22 +83,19 @@ class DeltaHistory(OurTable):
         names = [file.path for file in self.files({"operation_id": (operation_id, operation_id)})]
         return bool(self.read(names, HISTORY_SCHEMA, pc.field("operation_id") == operation_id, ["kind"]).num_rows)
 
-    def ended_attempts(self, upto: int) -> Iterator[tuple[AttemptOpened, Status]]:
+    def ended_attempts(self, upto: int) -> FactColumns:
         """Every attempt that the history knows to have ended, told of versions up to this one of the ledger, or of ledgers before it."""
-        condition = pc.field("kind").isin(["attempt_opened", "attempt_ended"])
+        condition = pc.field("kind").isin([AttemptOpened.kind, AttemptEnded.kind])
         condition &= (pc.field("version") <= upto) | (pc.field("ledger") != self.ledger)
-        names, columns = [file.path for file in self.files()], [name for name in SCHEMA.names if name != "inline"]
-        table = delta_data.with_all_columns(self.read(names, HISTORY_SCHEMA, condition, columns))
-        opened: dict[tuple[str, str], AttemptOpened] = {}
-        ended: dict[tuple[str, str], Status] = {}
-        for fact in from_table(table):
-            if isinstance(fact, AttemptOpened):
-                opened[fact.job_id, fact.attempt] = fact
-            elif isinstance(fact, AttemptEnded):
-                ended[fact.job_id, fact.attempt] = fact.status
-        for key, status in ended.items():
-            if key in opened:
-                yield opened[key], status
+        names = {"kind"}.union(*((field.name for field in fields(fact)) for fact in (AttemptOpened, AttemptEnded)))
+        table = self.read([file.path for file in self.files()], HISTORY_SCHEMA, condition, [n for n in SCHEMA.names if n in names])
+        is_end, purposes, ends = pc.equal(table["kind"], AttemptEnded.kind), pa.array([*Purpose]), pa.array([*Status])
+        known = pc.if_else(is_end, pc.is_in(table["status"], value_set=ends), pc.is_in(table["purpose"], value_set=purposes))
+        for _ in from_table(table.filter(pc.invert(known))):  # of millions these alone are looked at one by one, which raises
+            pass
+        ended = table.filter(is_end)["attempt"]
+        opened = table.filter(pc.invert(is_end))
+        return FactColumns(opened.filter(pc.is_in(opened["attempt"], value_set=ended)).sort_by("attempt"))
 
     def tidy(self) -> Tidied:
         self.make_durable()

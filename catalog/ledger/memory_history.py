@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from holdfast.catalog.facts import AttemptEnded, AttemptOpened, Fact
 from holdfast.catalog.ledger.port import LedgerConflictError, Tidied, ToldCommit
-from holdfast.catalog.types import AttemptToken, Status
+from holdfast.catalog.schema import FactColumns
 
 
 @dataclass(slots=True)
@@ -55,13 +55,11 @@ class MemoryHistory:
     def has_operation(self, operation_id: str) -> bool:
         return any(row.operation.operation_id == operation_id for commit in self._commits() for row in commit.rows)
 
-    def ended_attempts(self, upto: int) -> Iterator[tuple[AttemptOpened, Status]]:
-        opened: dict[AttemptToken, AttemptOpened] = {}
-        for fact in self._facts(upto):
-            if isinstance(fact, AttemptOpened):
-                opened[fact.attempt] = fact
-            elif isinstance(fact, AttemptEnded):
-                yield opened.pop(fact.attempt), fact.status
+    def ended_attempts(self, upto: int) -> FactColumns:
+        facts = list(self._facts(upto))
+        opened = {fact.attempt: fact for fact in facts if isinstance(fact, AttemptOpened)}
+        ended = {fact.attempt for fact in facts if isinstance(fact, AttemptEnded)}
+        return FactColumns.of([opened[token] for token in sorted(ended)])
 
     def _facts(self, upto: int) -> Iterator[Fact]:
         return (row.fact for commit in self._commits() if commit.version <= upto for row in commit.rows)

@@ -5,14 +5,14 @@ commit since carries one of the same keys. It never moves the snapshot; only `re
 Callers hold one lock over refresh, validate and append (design, section 5).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.catalog.facts import AttemptOpened, Fact, JobRegistered
-from holdfast.catalog.schema import Operation
-from holdfast.catalog.types import Identity, Status
+from holdfast.catalog.facts import Fact, JobRegistered
+from holdfast.catalog.schema import FactColumns, Operation
+from holdfast.catalog.types import Identity
 
 
 class LedgerConflictError(Exception):
@@ -167,5 +167,9 @@ class History(Protocol):
     def has_operation(self, operation_id: str) -> bool:
         """Whether a row of the snapshot carries this operation id."""
 
-    def ended_attempts(self, upto: int) -> Iterator[tuple[AttemptOpened, Status]]:
-        """The attempts that had ended, and how, by what was told up to this version of the ledger, and no further."""
+    def ended_attempts(self, upto: int) -> FactColumns:
+        """How the attempts were opened that had ended by what was told up to this version of the ledger, and no further; in the order of
+        their tokens.
+
+        Raises FormatError for a purpose or an end that this version does not know.
+        """

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from holdfast.catalog.environment import SystemEnvironment
-from holdfast.catalog.errors import DamagedLedgerError
+from holdfast.catalog.errors import DamagedLedgerError, FormatError
 from holdfast.catalog.ledger import (
     LedgerConflictError,
     Row,
@@ -29,6 +30,7 @@ from holdfast.catalog.rules.decision import Decision
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.views import duckdb_engine
+from tests.catalog.fold_contract import ended, opened, told
 from tests.catalog.ledger_contract import AT, dropped, gone, operation, put
 
 KEY = "holdfast/job/a-00000001"
@@ -82,6 +84,19 @@ def test_the_operation_of_a_commit_is_known_by_its_version(disk: DeltaPlace) -> 
 def test_inline_bytes_are_not_told_to_the_history() -> None:
     assert "inline" not in HISTORY_SCHEMA.names
     assert HISTORY_SCHEMA.names[:2] == ["ledger", "version"]
+
+
+@pytest.mark.parametrize(("column", "word"), [("status", "paused"), ("purpose", "mirror")])
+def test_an_attempt_of_the_past_with_an_unknown_word_is_not_passed_over(disk: DeltaPlace, column: str, word: str) -> None:
+    """It may not have ended: what it wrote would be called an orphan."""
+    history = disk.history()
+    rows = history.table_of([told(1, opened("a"), ended("a"))])
+    values = pa.array([word if value is not None else None for value in rows[column].to_pylist()], pa.string())
+    rows = rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), values)
+    history.add(rows, keys={}, operation=operation("op"))
+    history.refresh()
+    with pytest.raises(FormatError, match=f"the {column} '{word}'"):
+        history.ended_attempts(1)
 
 
 def test_small_files_of_the_history_become_one(disk: DeltaPlace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 import holdfast
 from holdfast.catalog.errors import DamagedFileError, DamagedLedgerError
+from holdfast.compaction import evidence
 from holdfast.compaction.evidence import require_unneeded
-from holdfast.compaction.garbage import GarbageFile
+from holdfast.compaction.garbage import GarbageFile, GarbageFiles
 from holdfast.compaction.vacuum import VacuumPlan
 from tests.support.small_catalog import SmallCatalog, make
 
@@ -18,11 +19,14 @@ def small(tmp_path: Path) -> SmallCatalog:
 
 
 def plan_of(*paths: str) -> VacuumPlan:
-    return VacuumPlan(unreferenced=tuple(GarbageFile(file_id=path, job_id="j", path=path, size_bytes=1) for path in paths), condemned=())
+    files = GarbageFiles.of(GarbageFile(file_id=path, job_id="j", path=path, size_bytes=1) for path in paths)
+    return VacuumPlan(unreferenced=files[:1], condemned=files[1:])
 
 
-def test_a_plan_that_a_live_manifest_contradicts_is_refused(small: SmallCatalog) -> None:
-    """A bit of a `to_seq` had flipped in the ledger: vacuum deleted the head's state, and verify then found nothing."""
+@pytest.mark.parametrize("held", [1, 3, evidence.HELD])
+def test_a_plan_that_a_live_manifest_contradicts_is_refused(small: SmallCatalog, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """However many manifests are looked at together. A bit of a `to_seq` had flipped in the ledger: vacuum deleted the head's state, and verify then found nothing."""
+    monkeypatch.setattr(evidence, "HELD", held)
     with holdfast.open(small.root) as catalog:
         catalog.savepoint("alpha", "mine")
         files = (
@@ -35,8 +39,9 @@ def test_a_plan_that_a_live_manifest_contradicts_is_refused(small: SmallCatalog)
         )
         assert len({path.split("/")[2] for (path,) in files}) >= 3  # of checkpoints, of a savepoint, manifests
         for (path,) in files:
-            with pytest.raises(DamagedLedgerError, match="Nothing was deleted"):
-                require_unneeded(plan_of("jobs/other", path), catalog._transactor, catalog._storage)
+            for plan in (plan_of("jobs/other", path), plan_of(path, "jobs/other")):
+                with pytest.raises(DamagedLedgerError, match=rf"{path} .*Nothing was deleted"):
+                    require_unneeded(plan, catalog._transactor, catalog._storage)
 
 
 def test_a_manifest_that_is_gone_or_damaged_stops_a_vacuum(small: SmallCatalog) -> None:

@@ -51,7 +51,9 @@ def test_the_histories_have_garbage_of_every_kind() -> None:
 
 def _by_sql(connection: duckdb.DuckDBPyConnection, facts: Sequence[Fact]) -> tuple[list[GarbageFile], list[GarbageFile]]:
     connection.register("facts", to_table(facts, OPERATION))  # below the views
-    return queries.unreferenced_files(connection), queries.condemned_files(connection)
+    found = queries.unreferenced_files(connection), queries.condemned_files(connection)
+    assert [[file.path for file in files] for files in found] == [sorted(file.path for file in files) for files in found]
+    return _sorted(found[0]), _sorted(found[1])
 
 
 def _sorted(files: Sequence[GarbageFile]) -> list[GarbageFile]:

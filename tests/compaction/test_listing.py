@@ -12,13 +12,17 @@ import pytest
 
 import holdfast
 from holdfast import report
+from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
+from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
+from holdfast.catalog.schema import FactColumns
 from holdfast.catalog.storage import PassingStorage, StoredDirectory, StoredObject
 from holdfast.catalog.storage.local import LocalStorage
 from holdfast.compaction import listing, runs, scrub
 from holdfast.compaction.listing import Stored, kept
-from holdfast.compaction.orphans import KnownPaths, OrphanRule, Verdict
+from holdfast.compaction.orphans import KnownPaths, OrphanRule, Verdict, past_of
 from holdfast.compaction.scrub import SAMPLED, plan_scrub
 from tests.support.front_door import LARGE
+from tests.support.history import opened
 
 STRANGE = ["plain", "with\nlines\r\nand\ttabs", "größe-文件-🪁", "a" * 255, "\udcff\udc80 not of UTF-8", "\x01\x7f", '"quoted" \\ '.strip()]
 
@@ -72,6 +76,20 @@ def test_no_room_for_a_listing_is_told_with_its_place(monkeypatch: pytest.Monkey
 
 
 # ---- what a ledger knows --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 33])
+def test_an_attempt_of_the_past_is_found_by_its_token_and_no_other_is(count: int) -> None:
+    tokens = [f"{n:016x}" for n in range(1, 2 * count, 2)]
+    openings = {token: opened(n, token, n, None) for n, token in enumerate(tokens)}
+
+    class Told(MemoryHistory):
+        def ended_attempts(self, upto: int) -> FactColumns:
+            return FactColumns.of([*openings.values()])
+
+    past = past_of(MemoryLedger(MemoryLog()), Told(MemoryTold()))
+    assert {token: found for n in range(2 * count + 2) if (found := past(token := f"{n:016x}"))} == openings
+    assert past("no token") is past("") is None
 
 
 def test_known_paths_have_every_path_that_the_ledger_has(catalog: holdfast.Catalog) -> None:

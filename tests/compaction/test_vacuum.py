@@ -1,22 +1,31 @@
-"""Vacuum in batches: each may fail in part, or end in the middle; what was not confirmed is never called gone, and the next one does it."""
+"""Vacuum in batches, of which each is one commit, deleted in parts: each may fail in part, or end in the middle; what was not confirmed is
+never called gone, and the next one does it."""
+
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import pytest
 
 from holdfast.catalog import paths
-from holdfast.catalog.references import FileStatus
+from holdfast.catalog.errors import AddressError
+from holdfast.catalog.references import FileStatus, References
+from holdfast.catalog.storage import PassingStorage
 from holdfast.catalog.types import KeepLast
-from holdfast.compaction import runs
+from holdfast.compaction import runs, vacuum
+from holdfast.compaction.upkeep import EndVacuum
 from tests.support.faults import MODES, Crash, Faults, Mode
 from tests.support.invariants import assert_catalog_sound
 from tests.support.scenes import BIG, resume
 from tests.support.world import World
 
-FILES = 7  # with batches of three: two whole ones and a rest
+FILES = 7  # with parts of three: two whole ones and a rest
 
 
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[100, 2, 1], ids=["a-part-a-commit", "two-batches", "one-batch"])
+def small_batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "BATCH", 3)
+    monkeypatch.setattr(vacuum, "COMMITS", request.param)
 
 
 def with_garbage() -> World:
@@ -90,14 +99,101 @@ def test_a_vacuum_that_dies_in_a_batch_calls_nothing_of_it_gone(mode: Mode) -> N
         with pytest.raises(Crash):
             cleaner.vacuum(plan)
         left = called(world, FileStatus.CONDEMNED)
-        assert 1 <= len(left) <= 3, f"the batch that {verb} {path} was in"
+        assert 1 <= len(left) <= vacuum.batch_size(len(plan.files)), f"the batch that {verb} {path} was in"
         assert not called(world, FileStatus.GONE) & world.paths()
         assert_catalog_sound(world)
         assert world.process().vacuum().deleted_files >= len(left)
         resume(world)
 
 
-def test_progress_comes_batch_by_batch_up_to_the_whole() -> None:
+@pytest.mark.parametrize(
+    "error", [EndVacuum(), OSError(5, "Input/output error"), KeyError("a bug")], ids=lambda error: type(error).__name__
+)
+def test_what_is_deleted_when_a_run_is_ended_is_called_gone(error: Exception) -> None:
+    """By its progress function, after any of its parts; and nothing else is deleted."""
+    total = len(with_garbage().process().plan_vacuum().files)
+    for last in range(3, total + 3, 3):
+        world = with_garbage()
+        cleaner = world.process()
+        before = world.paths()
+
+        def end(done: int, of: int, last: int = last) -> None:
+            if done >= min(last, of):
+                raise error
+
+        with pytest.raises(type(error)):
+            vacuum.run_vacuum(cleaner.plan_vacuum(), cleaner.transactor, cleaner.storage, cleaner.environment, end)
+        deleted = before - world.paths()
+        assert called(world, FileStatus.GONE) == deleted
+        assert len(deleted) == min(last, total)
+        assert_catalog_sound(world)
+        assert world.process().vacuum().deleted_files == total - len(deleted)
+        assert_catalog_sound(world)
+        resume(world)
+
+
+def test_storage_that_is_lost_in_the_middle_leaves_no_doubt() -> None:
+    """From some part on every deletion raises: what was confirmed before is called gone, and the error is the caller's."""
+    total = len(with_garbage().process().plan_vacuum().files)
+    for parts in range(1, -(-total // 3)):
+        world = with_garbage()
+        cleaner = world.process()
+        before = world.paths()
+        with pytest.raises(AddressError, match="unmounted"):
+            vacuum.run_vacuum(cleaner.plan_vacuum(), cleaner.transactor, _Unmounted(cleaner.storage, [None] * parts), cleaner.environment)
+        assert called(world, FileStatus.GONE) == before - world.paths()
+        assert len(before - world.paths()) == 3 * parts
+        assert world.process().vacuum().deleted_files == total - 3 * parts
+        resume(world)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unmounted(PassingStorage):
+    """It is there for as many calls of `delete_many` as it has tickets."""
+
+    tickets: list[None]
+
+    def delete_many(self, paths: Collection[str]) -> Mapping[str, OSError]:
+        if not self.tickets:
+            msg = "unmounted"
+            raise AddressError(msg)
+        self.tickets.pop()
+        return self.inner.delete_many(paths)
+
+
+def test_each_deletion_comes_after_its_condemnation_is_durable() -> None:
+    """And of what a run has taken over, after the condemnation of the run before."""
+    world = with_garbage()
+    for is_second in (False, True):
+        cleaner = world.process(Faults())
+        deleted = []
+
+        def look(_: int, verb: str, path: str, of: list[str] = deleted, by=cleaner, *, ends: bool = not is_second) -> None:
+            if verb == "delete":
+                durable = world.log.commits[: world.log.durable_version + 1]
+                said = References.of(fact for commit in durable for fact in commit.facts)
+                assert [said.status[file_id] for file_id, row in said.files.items() if row.path == path] == [FileStatus.CONDEMNED]
+                of.append(path)
+                if ends and len(of) == 2:
+                    by.faults.die()
+
+        plan = cleaner.plan_vacuum()
+        cleaner.arm(on_call=look)
+        with pytest.raises(Crash) if not is_second else nullcontext():
+            cleaner.vacuum(plan)
+        assert len(deleted) == (len(plan.files) if is_second else 2)
+        assert bool(plan.condemned) is is_second
+
+
+@pytest.mark.parametrize(
+    ("files", "size"), [(0, 1000), (999, 1000), (100_000, 1000), (100_001, 2000), (4_000_000, 40_000), (10**7, 100_000), (10**8, 100_000)]
+)
+def test_batches_grow_with_a_run_up_to_a_bound(monkeypatch: pytest.MonkeyPatch, files: int, size: int) -> None:
+    monkeypatch.undo()
+    assert vacuum.batch_size(files) == size
+
+
+def test_progress_comes_part_by_part_up_to_the_whole() -> None:
     world = with_garbage()
     total = len(world.process().plan_vacuum().unreferenced)
     told: list[tuple[int, int]] = []

@@ -16,6 +16,7 @@ from benchmarks import (
     delete,
     embedded_store,
     garbage,
+    garbage_10m,
     harness,
     local_recovery,
     long_life,
@@ -26,11 +27,11 @@ from benchmarks import (
     verify,
 )
 from benchmarks.harness import Result
-from benchmarks.ledger_facts import Size
+from benchmarks.ledger_facts import Size, write_ledger
 from holdfast.catalog import errors
 from holdfast.compaction import upkeep
 
-SMALL_HISTORY = Size(jobs=2, checkpoints=60, handles=14, files=4, kept=5, held=2, vacuumed=40, large_files=2, small_files=3)
+SMALL_HISTORY = Size(jobs=2, checkpoints=60, handles=14, files=4, kept=5, held=2, vacuumed=40, small_files=3)
 
 
 def result(ratio=1.21, at_most=1.3) -> Result:
@@ -198,6 +199,25 @@ def test_garbage_fails_where_the_two_answers_differ(tmp_path, monkeypatch):
     monkeypatch.setattr(garbage, "BY_HAND", garbage.BY_HAND.replace("k.seq >= i.from_seq", "k.seq > i.from_seq"))
     with pytest.raises(AssertionError, match="disagree"):
         garbage.run(tmp_path, SMALL_HISTORY, rounds=1)
+
+
+def test_garbage_10m_condemns_and_forgets_the_same_files_on_both_sides(tmp_path):
+    decide, cycle, memory = garbage_10m.run(tmp_path, SMALL_HISTORY, rounds=1)
+    assert [(each.measures, each.goal) for each in (decide, cycle, memory)] == [
+        ("decide", "<= 1.3"),
+        ("cycle", "<= 1.3"),
+        ("memory", "<= 1"),
+    ]
+    assert decide.figures["unreferenced"] > 0 < decide.figures["condemned"]
+    assert cycle.figures["commits"] == {"holdfast": 2, "by_hand": 2}
+    assert 0 < memory.ratio < 0.2
+
+
+def test_garbage_10m_fails_where_the_vacuum_leaves_something(tmp_path, monkeypatch):
+    write_ledger(tmp_path / "ledger", SMALL_HISTORY)
+    monkeypatch.setattr(garbage_10m, "run_vacuum", lambda *given: None)
+    with pytest.raises(AssertionError, match="has left"):
+        garbage_10m._cycle(tmp_path / "ledger", [], 1, tmp_path, {})
 
 
 def test_delete_deletes_the_same_files_on_both_sides(tmp_path):

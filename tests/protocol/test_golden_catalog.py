@@ -70,7 +70,7 @@ def test_the_history_has_all_that_ever_was(golden: Path, root: Path) -> None:
     table = DeltaTable(root / "history").to_pyarrow_table()
     assert sorted(table["operation_id"].to_pylist()) == sorted(row.operation.operation_id for row in before)
     views = expected_of(golden)["views"]
-    ended = {str(opened.attempt) for opened, _ in DeltaHistory.of(root / "history", "ledger-1").ended_attempts(-1)}
+    ended = {opened.attempt for opened in DeltaHistory.of(root / "history", "ledger-1").ended_attempts(-1)}
     assert ended == {row["attempt"] for row in views["attempts"] if row["status"] != "open"}
 
 

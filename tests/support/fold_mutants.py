@@ -15,7 +15,7 @@ from holdfast.catalog.ledger import LedgerConflictError, Row
 from holdfast.catalog.ledger.memory import MemoryLog, _Commit
 from holdfast.catalog.ledger.memory_history import MemoryHistory
 from holdfast.catalog.references import FileStatus, References, contains
-from holdfast.catalog.schema import Operation
+from holdfast.catalog.schema import FactColumns, Operation
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import CheckpointId, Purpose, Role, Scope
 from tests.support.model_ports import ModelLedger
@@ -278,7 +278,7 @@ def _cleaned_above_history() -> AbstractContextManager[None]:
 
 
 def _scrub_without_history() -> AbstractContextManager[None]:
-    return replaced(MemoryHistory, "ended_attempts", lambda history, upto: iter(()))
+    return replaced(MemoryHistory, "ended_attempts", lambda history, upto: FactColumns.of([]))
 
 
 OF_STEPS: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
