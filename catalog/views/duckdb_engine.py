@@ -13,6 +13,7 @@ import duckdb_extension_delta
 
 from holdfast.catalog.errors import CorruptionError, DamagedLedgerError, FormatError, UsageError
 from holdfast.catalog.forks import ledger_engine
+from holdfast.catalog.schema import SCHEMA
 from holdfast.catalog.sql_text import literal, unpatterned
 from holdfast.catalog.views.definitions import Engine, as_facts, every_fact, views_for
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # Names that an analyst hardly gives to anything: the views would read that instead.
 HISTORY, _TAIL = "holdfast_history", "holdfast_tail"
+
+Columns = list[tuple[str, str]]  # name and type of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +51,11 @@ def connect(
     """
     connection = _unlocked_connection()
     try:
-        _attach(connection, "ledger", Table(ledger_address, version))
-        # The attached table is named by itself alone: the snapshot is the transaction's, or the pinned one.
-        connection.execute("CREATE TEMP VIEW facts AS SELECT * FROM ledger")
-        if history is None:
-            _create_views(connection, "SELECT * FROM facts")
-        else:
+        columns = _attach(connection, "ledger", Table(ledger_address, version))
+        if history is not None:
             _attach(connection, HISTORY, history)
-            _create_views(connection, every_fact("ledger", HISTORY))
+        # The attached table is named by itself alone: the snapshot is the transaction's, or the pinned one.
+        _create_views(connection, columns, "SELECT * FROM ledger", None if history is None else every_fact("ledger", HISTORY))
         places = [root] if root else [ledger_address, *([history.address] if history else [])]
         lock(connection, *places)  # after ATTACH and LOAD, which are refused from here
     except BaseException:
@@ -76,8 +76,8 @@ def connect_past(history: Table, condition: str, tail: "pa.Table", root: str) ->
         connection.register("given", tail)
         connection.execute(f"CREATE TEMP TABLE {_TAIL} AS FROM given")  # some joins cannot be pushed down into Arrow, and fail
         connection.unregister("given")
-        connection.execute(f"CREATE TEMP VIEW facts AS {as_facts(_TAIL)} UNION ALL {as_facts(HISTORY)} WHERE {condition}")
-        _create_views(connection, "SELECT * FROM facts")
+        facts = f"{as_facts(_TAIL)} UNION ALL {as_facts(HISTORY)} WHERE {condition}"
+        _create_views(connection, _columns(connection, facts), facts)
         lock(connection, root)
     except BaseException:
         connection.close()
@@ -170,7 +170,7 @@ def views_over(connection: duckdb.DuckDBPyConnection, facts_table: "pa.Table") -
     """Create the views in a connection, over facts in memory (`schema.to_table`). Replaces those made before; sets the zone to UTC."""
     connection.execute("SET TimeZone = 'UTC'")
     connection.register("facts", facts_table)
-    _create_views(connection, "SELECT * FROM facts")
+    _bind_views(connection)
 
 
 def extension_path() -> Path:
@@ -207,13 +207,14 @@ def _stamp(extension: Path) -> tuple[str, int, int, int]:
     return str(extension), found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _attach(connection: duckdb.DuckDBPyConnection, name: str, table: Table) -> None:
+def _attach(connection: duckdb.DuckDBPyConnection, name: str, table: Table) -> Columns:
+    """Attach a Delta table by this name; its columns."""
     # READ_ONLY: without it, an INSERT of an analyst would be committed behind delta-rs's back.
     what = name.removeprefix("holdfast_")
     at = "" if table.version is None else f", PIN_SNAPSHOT, VERSION {int(table.version)}"
     try:
         connection.execute(f"ATTACH {literal(table.address)} AS {name} (TYPE delta, READ_ONLY{at})")
-        connection.execute(f"SELECT kind FROM {name} LIMIT 0")
+        return _columns(connection, f"SELECT * FROM {name}")
     except duckdb.Error as error:
         if table.version is not None:
             msg = f"the {what} {table.address} cannot be read at version {table.version}: {error}; give a version that its log still has"
@@ -222,10 +223,40 @@ def _attach(connection: duckdb.DuckDBPyConnection, name: str, table: Table) -> N
         raise DamagedLedgerError(msg) from error
 
 
-def _create_views(connection: duckdb.DuckDBPyConnection, all_facts: str) -> None:
+def _columns(connection: duckdb.DuckDBPyConnection, select: str) -> Columns:
+    description = connection.execute(f"{select} LIMIT 0").description
+    return [(name, str(kind)) for name, kind, *_ in description or ()]
+
+
+def _create_views(connection: duckdb.DuckDBPyConnection, columns: Columns, facts: str, all_facts: str | None = None) -> None:
+    """The views over the SELECTs of `facts`, which has these columns, and of `all_facts` (None: the same rows). Raises FormatError.
+
+    A view is bound when it is created, and a Delta table costs milliseconds each time that it is bound, which is a hundred times in all
+    views. So they are bound over an empty table with the columns of the ledger, which is exchanged afterwards.
+    """
+    connection.register("given", SCHEMA.empty_table())
+    connection.execute("CREATE TEMP TABLE facts AS FROM given")
+    connection.unregister("given")
+    is_known = _columns(connection, "FROM facts") == columns
+    if is_known:
+        _bind_views(connection)
+    connection.execute("DROP TABLE facts")
+    _create_view(connection, "facts", facts)
+    if not is_known:  # another version's: a view keeps the columns that it was bound to
+        _bind_views(connection)
+    if all_facts is not None:
+        _create_view(connection, "all_facts", all_facts)
+
+
+def _bind_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create the views over what is called `facts` now. Raises FormatError."""
+    for name, select in {"all_facts": "SELECT * FROM facts", **views_for(Engine.DUCKDB)}.items():
+        _create_view(connection, name, select)
+
+
+def _create_view(connection: duckdb.DuckDBPyConnection, name: str, select: str) -> None:
     try:
-        for name, select in {"all_facts": all_facts, **views_for(Engine.DUCKDB)}.items():
-            connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {select}")
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {select}")
     except duckdb.BinderException as error:
         msg = f"the facts lack a column that the views need: {error}; read this ledger with the version that wrote it"
         raise FormatError(msg) from error
