@@ -19,8 +19,9 @@ from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FormatError, NotFoundError
 from holdfast.catalog.ledger import delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger
+from holdfast.catalog.ledger.delta_handle import CATALOG_ID
 from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
-from holdfast.catalog.ledger.delta_table import CATALOG_ID, OurTable
+from holdfast.catalog.ledger.delta_table import OurTable
 from holdfast.catalog.marker import Marker, create_marker, read_marker, require_ledger
 from holdfast.catalog.schema import SCHEMA
 from holdfast.catalog.storage import Storage

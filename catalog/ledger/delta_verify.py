@@ -13,7 +13,7 @@ from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.forks import require_own_process
 from holdfast.catalog.ledger import delta_checkpoint, delta_data, delta_entry, delta_log
 from holdfast.catalog.ledger.delta_entry import DamagedCommitError, TornCommitError
-from holdfast.catalog.ledger.delta_table import FORMAT
+from holdfast.catalog.ledger.delta_handle import FORMAT
 
 NOT_OURS = "it has no digest, so that Holdfast did not write it"
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from holdfast.catalog.errors import AddressError, AlreadyExistsError, DamagedLedgerError, FencedError
-from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError, delta_checkpoint, delta_entry, delta_log, delta_table
+from holdfast.catalog.ledger import Ledger, LedgerConflictError, SnapshotLostError, delta_checkpoint, delta_entry, delta_handle, delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
 from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
@@ -196,7 +196,7 @@ class TestDeltaLedger(LedgerContract, FoldContract):
             raise DamagedLedgerError("too many open files")
 
         writer, reader = harness.open(), harness.open()
-        monkeypatch.setattr(delta_table, "load", fails)
+        monkeypatch.setattr(delta_handle, "load", fails)
         for seq in range(1, 25):
             put(writer, dropped(seq), key="job/a")
             assert [c.version for c in writer.refresh()] == [seq]
