@@ -309,6 +309,9 @@ Fact = (
     | RunEnded
 )
 
+# Of these there are many: a fold may leave them in files of their own (`big_files.py`).
+BIG_KINDS = frozenset({"handle", "file", "state", "ack"})
+
 KINDS: dict[str, type[Fact]] = {
     cls.kind: cls
     for cls in (

@@ -18,17 +18,14 @@ from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import JobState, Ref
 from holdfast.catalog.types import FileId, JobId
 
-# Of which there are many, and which may stay in files that a fold does not write again.
-BIG_KINDS = ("handle", "file", "state", "ack")
-
 _OpenHandle = tuple[JobId, FileId, int, int]  # job, file, offset, from_seq
 
 
 def fold(rows: Sequence[Row], operation: Operation, *, staying: Collection[int] = ()) -> list[Row]:
     """The rows that stand for these, a snapshot of the whole ledger in the order of its scan; `folded` ones are by `operation`.
 
-    Rows at the indices `staying`, of big kinds, are in files that are not written again: they are not in the result, and what says that
-    they have ended, or are gone, is. Nothing is believed before `require_equal` compared both.
+    Rows at the indices `staying`, of big kinds, are in files that are not written again (`big_files.py`): they are not in the result, and
+    what says that they have ended, or are gone, is. Nothing is believed before `require_equal` compared both.
     Raises:
         FormatError: a kind, or a purpose of an attempt, has no rule here: this version does not understand the ledger.
         DamagedLedgerError: a fact is of a job that was never registered.
@@ -90,7 +87,7 @@ class _Snapshot:
             self._stays(facts[n])
 
     def _stays(self, fact: f.Fact) -> None:
-        assert fact.kind in BIG_KINDS, f"a row of kind {fact.kind} is written at every fold"
+        assert fact.kind in f.BIG_KINDS, f"a row of kind {fact.kind} is written at every fold"
         if isinstance(fact, f.FileWritten):
             self.staying_files.add(fact.file_id)
         elif isinstance(fact, f.HandleAdded) and fact.to_seq is None:

@@ -2,20 +2,22 @@
 
 Each step is durable before the next, may be interrupted anywhere and repeated, at once with others, beside writers and cleaners. A crash
 between the two leaves facts in both tables, which whoever reads both tells apart by their operation.
+
+Where much is live, most of it stays where it is, and no facts are made of it (`catalog/big_files.py`).
 """
 
 from dataclasses import dataclass
 
-from holdfast.catalog import folding
+from holdfast.catalog import big_files, folding
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedLedgerError
-from holdfast.catalog.ledger import History, Ledger, LedgerConflictError
+from holdfast.catalog.ledger import FILE_ROWS, History, Ledger, LedgerConflictError
 from holdfast.catalog.schema import Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldReport:
-    """What a fold did: rows of the ledger before and after, and how many the history was told of.
+    """What a fold did: rows of the ledger before and after, of how many it made facts, and how many the history was told of.
 
     `is_folded` is false where another fold came first, and where nothing was new.
     """
@@ -23,11 +25,18 @@ class FoldReport:
     is_folded: bool
     rows_before: int
     rows_after: int
+    read_rows: int
     told_rows: int
 
+    @classmethod
+    def nothing(cls) -> "FoldReport":
+        return cls(is_folded=False, rows_before=0, rows_after=0, read_rows=0, told_rows=0)
 
-def run_fold(ledger: Ledger, history: History, environment: Environment) -> FoldReport:
+
+def run_fold(ledger: Ledger, history: History, environment: Environment, *, file_rows: int = FILE_ROWS) -> FoldReport:
     """Fold the newest version of the ledger. The handles are the caller's own, and move.
+
+    More than `file_rows` rows of big kinds become files of about so many each, which later folds may leave as they are.
 
     Raises:
         DamagedLedgerError: a file of either is not what was written; the fold would change an answer; or the history knows another past
@@ -40,18 +49,33 @@ def run_fold(ledger: Ledger, history: History, environment: Environment) -> Fold
     _require_same_past(ledger, history)
     new = ledger.commits(max(history.told_to, ledger.folded_to))
     if not new and history.told_to <= ledger.folded_to:  # else a folder died between its telling and its fold
-        return FoldReport(is_folded=False, rows_before=0, rows_after=0, told_rows=0)
+        return FoldReport.nothing()
     if new:
         try:
             history.tell(new, new[-1].version)
         except LedgerConflictError:
-            return FoldReport(is_folded=False, rows_before=0, rows_after=0, told_rows=0)  # another folds
-    rows = ledger.rows()
-    operation = Operation.new(environment)
-    kept = folding.fold(rows, operation)
-    folding.require_equal(rows, kept)
-    is_folded = ledger.fold(kept, operation)
-    return FoldReport(is_folded=is_folded, rows_before=len(rows), rows_after=len(kept), told_rows=sum(len(commit.rows) for commit in new))
+            return FoldReport.nothing()  # another folds
+    return _fold(ledger, Operation.new(environment), file_rows, told_rows=sum(len(commit.rows) for commit in new))
+
+
+def _fold(ledger: Ledger, operation: Operation, file_rows: int, told_rows: int) -> FoldReport:
+    small = ledger.small_rows()
+    files = ledger.big_files(big_files.named(small))
+    again = big_files.written_again(small, files)
+    left = [file for file in files if file.name not in again]
+    staying = [row for file in left for row in file.about]
+    rows = [*staying, *ledger.big_rows(again), *small]
+    kept = folding.fold(rows, operation, staying=range(len(staying)))
+    folding.require_equal(rows, [*staying, *kept])
+    few, many = big_files.parted(kept, file_rows)
+    is_folded = ledger.fold(few, operation, big=many, staying=[file.name for file in left])
+    return FoldReport(
+        is_folded=is_folded,
+        rows_before=len(small) + sum(file.rows for file in files),
+        rows_after=len(kept) + sum(file.rows for file in left),
+        read_rows=len(rows),
+        told_rows=told_rows,
+    )
 
 
 def _require_same_past(ledger: Ledger, history: History) -> None:

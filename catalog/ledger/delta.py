@@ -1,7 +1,8 @@
 """The ledger as a Delta table: facts go in and come out, over `delta_table.OurTable`."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 
@@ -12,16 +13,14 @@ from deltalake import DeltaTable
 from holdfast.catalog import paths
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedLedgerError, HoldfastError
-from holdfast.catalog.facts import KINDS, Fact, JobRegistered
+from holdfast.catalog.facts import BIG_KINDS, KINDS, Fact, JobRegistered
 from holdfast.catalog.ledger import delta_data, delta_fold
 from holdfast.catalog.ledger.delta_commit import read_whole
 from holdfast.catalog.ledger.delta_table import OurTable
 from holdfast.catalog.ledger.log_repair import LogPlan
-from holdfast.catalog.ledger.port import LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
+from holdfast.catalog.ledger.port import FILE_ROWS, Alike, BigFile, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
 from holdfast.catalog.schema import SCHEMA, FactColumns, Operation, from_table, to_table
-from holdfast.catalog.types import Identity
-
-FILE_ROWS = 20_000  # of what a fold keeps, in one data file
+from holdfast.catalog.types import FileId, Identity
 
 _HANDLE = ["file_id", "offset_bytes", "from_seq"]  # by which an end names what it ends
 _KNOWN = pa.array(sorted(KINDS))
@@ -111,10 +110,19 @@ class DeltaLedger(OurTable):
         return dict(zip(zip(file_ids, offsets, strict=True), begins, strict=True))
 
     def _facts(self, bounds: Mapping[str, tuple[str, str]], condition: pc.Expression, wanted: frozenset[str] | None) -> Sequence[Fact]:
-        names, are_ours = delta_data.in_order_of_writing([file.path for file in self.files(bounds, {"kind": _KNOWN})])
+        found = [file.path for file in self.files(bounds, {"kind": _KNOWN})]
+        if wanted is not None and wanted.isdisjoint(BIG_KINDS):
+            found = [path for path in found if not delta_data.is_big(path)]
+        names, are_ours = delta_data.in_order_of_writing(found)
         table = self.read(names, SCHEMA, condition, _columns_of(wanted))
-        try:
+        with self._believing():
             return list(from_table(table if are_ours else delta_data.by_seq(table)))
+
+    @contextmanager
+    def _believing(self) -> Iterator[None]:
+        """Raises DamagedLedgerError for what makes no fact."""
+        try:
+            yield
         except HoldfastError:
             raise
         except (ValueError, TypeError) as error:
@@ -134,7 +142,31 @@ class DeltaLedger(OurTable):
         return self._folded_to
 
     def rows(self) -> Sequence[Row]:
-        names, are_ours = delta_data.in_order_of_writing([file.path for file in self.files()])
+        return self._rows_in([file.path for file in self.files()])
+
+    def small_rows(self) -> Sequence[Row]:
+        return self._rows_in([file.path for file in self.files() if not delta_data.is_big(file.path)])
+
+    def big_files(self, about: Collection[FileId]) -> Sequence[BigFile]:
+        ids = pa.array(sorted(about), pa.string())
+        return [self._big_file(name, ids) for name in sorted(file.path for file in self.files()) if delta_data.is_big(name)]
+
+    def big_rows(self, names: Collection[str]) -> Sequence[Row]:
+        return self._rows_in([file.path for file in self.files() if file.path in names])
+
+    def _big_file(self, name: str, ids: pa.Array) -> BigFile:
+        columns = self.read([name], SCHEMA, pc.scalar(True), [*Alike._fields, "file_id"])
+        counted = columns.group_by([*Alike._fields]).aggregate([([], "count_all")])
+        alike = zip(*(counted[column].to_pylist() for column in Alike._fields), strict=True)
+        counts = dict(zip(map(Alike._make, alike), counted["count_all"].to_pylist(), strict=True))
+        about: Sequence[Row] = ()
+        if pc.any(pc.is_in(columns["file_id"], ids)).as_py():
+            with self._believing():
+                about = delta_data.rows_of(self.read([name], SCHEMA, pc.field("file_id").isin(ids), list(SCHEMA.names)))
+        return BigFile(name=name, counts=counts, about=tuple(about))
+
+    def _rows_in(self, found: Sequence[str]) -> Sequence[Row]:
+        names, are_ours = delta_data.in_order_of_writing(found)
         rows = [row for name in names for row in self._rows_of(name)]
         return rows if are_ours else sorted(rows, key=_by_seq)
 
@@ -150,10 +182,11 @@ class DeltaLedger(OurTable):
                 told.append(ToldCommit(version, rows))
         return told
 
-    def fold(self, kept: Sequence[Row], operation: Operation) -> bool:
+    def fold(self, kept: Sequence[Row], operation: Operation, *, big: Sequence[Sequence[Row]] = (), staying: Collection[str] = ()) -> bool:
         self._read = {}
-        tables = [delta_data.table_of(kept[n : n + FILE_ROWS]) for n in range(0, len(kept), FILE_ROWS)]
-        return self.replace(self.files(), tables, operation)
+        replaced = [file for file in self.files() if file.path not in staying]
+        small = (kept[n : n + FILE_ROWS] for n in range(0, len(kept), FILE_ROWS))
+        return self.replace(replaced, map(delta_data.table_of, small), operation, big=map(delta_data.table_of, big))
 
     def take_over(self, rows: Sequence[Row], operation: Operation) -> None:
         """Add what the ledger before this one said after it was folded into this one. Without data change: the history has it by then.

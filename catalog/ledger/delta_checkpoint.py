@@ -23,7 +23,7 @@ from holdfast.catalog.ledger.delta_entry import parse_commit
 from holdfast.catalog.ledger.delta_log import checkpoint_name, checkpoint_versions, commit_name, create_durably, replace_durably
 
 LAST_CHECKPOINT = "_last_checkpoint"
-EVERY_COMMITS = 20
+EVERY_COMMITS = 20  # by upkeep alone, every hundred, a commit cost twice as much (decision 0013)
 
 _LOG = "_delta_log"
 

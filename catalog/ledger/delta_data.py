@@ -25,7 +25,8 @@ DICTIONARY_FROM_ROWS = 1000  # below it, dictionaries cost more than they save
 
 OF_OPERATION = ("operation_id", "at", "by")
 _NOBODY = Operation(operation_id="", at=datetime.fromtimestamp(0, UTC), by="")  # stands for the operations of rows until theirs are put in
-_OURS = re.compile(r"(\d{20})-(?:(\d{20})-)?.+-[0-9a-f]{64}\.parquet")
+_BIG = "big."  # no operation id has a dot in a name
+_OURS = re.compile(r"(\d{20})-(?:(\d{20})-)?(big\.)?.+-[0-9a-f]{64}\.parquet")
 
 
 def encode(table: pa.Table) -> bytes:
@@ -83,9 +84,16 @@ def _write(directory: Path, prefix: str, n: int, data: bytes) -> str:
     return name
 
 
-def write_before_all(directory: Path, version: int, operation_id: str, n: int, data: bytes) -> str:
-    """As `write_durably`, for what a fold of this version keeps: its name comes before those of all commits, and says the version."""
-    return _write(directory, f"{0:020d}-{version:020d}-{_safe(operation_id)}", n, data)
+def write_before_all(directory: Path, version: int, operation_id: str, n: int, data: bytes, *, is_big: bool = False) -> str:
+    """As `write_durably`, for what a fold of this version keeps: its name comes before those of all commits, and says the version; and
+    whether it is a big file."""
+    return _write(directory, f"{0:020d}-{version:020d}-{_BIG if is_big else ''}{_safe(operation_id)}", n, data)
+
+
+def is_big(name: str) -> bool:
+    """Whether a data file has rows of big kinds alone, and may stay as it is at a fold."""
+    found = _OURS.match(name)
+    return found is not None and found[3] is not None
 
 
 def seen_by_writer(name: str) -> int | None:
@@ -137,15 +145,18 @@ def _rows_in(path: Path, data: bytes) -> list[Row]:
     _require(path, hashlib.sha256(data).hexdigest())
     try:
         with pq.ParquetFile(pa.BufferReader(data)) as parquet:
-            table = with_all_columns(parquet.read())
-            said = zip(*(table[name].to_pylist() for name in OF_OPERATION), strict=True)
-            operations = {each: Operation(operation_id=each[0], at=each[1], by=each[2]) for each in dict.fromkeys(said)}
-            said = zip(*(table[name].to_pylist() for name in OF_OPERATION), strict=True)
-            return [Row(fact, operations[each]) for fact, each in zip(from_table(table), said, strict=True)]
+            return rows_of(with_all_columns(parquet.read()))
     except HoldfastError:
         raise
     except (pa.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
         raise unreadable(path, error) from error
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """The rows of a table of the ledger that has all columns. Raises what `from_table` does."""
+    said = list(zip(*(table[name].to_pylist() for name in OF_OPERATION), strict=True))
+    operations = {each: Operation(operation_id=each[0], at=each[1], by=each[2]) for each in dict.fromkeys(said)}
+    return [Row(fact, operations[each]) for fact, each in zip(from_table(table), said, strict=True)]
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:

@@ -11,7 +11,7 @@ import errno
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Self
@@ -161,14 +161,18 @@ class OurTable(TableHandle):
             self._checkpoint_due = landed
         return name
 
-    def replace(self, removed: Sequence[AddedFile], tables: Sequence[pa.Table], operation: Operation) -> bool:
+    def replace(
+        self, removed: Sequence[AddedFile], tables: Iterable[pa.Table], operation: Operation, *, big: Iterable[pa.Table] = ()
+    ) -> bool:
         """Put these rows in the place of data files of the held snapshot, in one commit without a change of data.
 
+        Each table becomes a file, those that are `big` one that says so in its name; each is written before the next is asked for.
         False: another replacement, or a change of the table, came first; nothing was changed. Any exception leaves the outcome unknown.
         """
         self.require_told()
         self.make_durable()
-        added = [self._write_kept(table, n, operation) for n, table in enumerate(tables)]
+        added = [self._write_kept(table, n, operation, is_big=True) for n, table in enumerate(big)]
+        added += [self._write_kept(table, n, operation, is_big=False) for n, table in enumerate(tables)]
         at_ms = int(operation.at.timestamp() * 1000)
         replacement = Replacement(of=self.version, removed=removed, added=added, operation_id=operation.operation_id, at_ms=at_ms)
         with self.turn():
@@ -176,10 +180,10 @@ class OurTable(TableHandle):
         # Who stood still while the log was cleaned may have made the entry where there was a hole.
         return landed is not None and landed >= delta_boundary.newest(self.directory)
 
-    def _write_kept(self, table: pa.Table, n: int, operation: Operation) -> NewFile:
+    def _write_kept(self, table: pa.Table, n: int, operation: Operation, *, is_big: bool) -> NewFile:
         data = delta_data.encode(table)
         part = f"{operation.operation_id}-{n:06d}"  # in the order of names, as they are scanned
-        name = delta_data.write_before_all(self.directory, self.version, part, 0, data)
+        name = delta_data.write_before_all(self.directory, self.version, part, 0, data, is_big=is_big)
         return NewFile(name=name, size_bytes=len(data), statistics=delta_data.statistics(table))
 
     def clean(self, told_to: int) -> Tidied:

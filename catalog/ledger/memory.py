@@ -4,22 +4,23 @@ A `MemoryLog` is the shared log; each `MemoryLedger` is one process's handle on 
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from holdfast.catalog.facts import Fact, HandleAdded, HandleEnded, JobRegistered
-from holdfast.catalog.ledger.port import LedgerConflictError, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
+from holdfast.catalog.ledger.port import Alike, BigFile, LedgerConflictError, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
 from holdfast.catalog.schema import Operation
-from holdfast.catalog.types import Identity
+from holdfast.catalog.types import FileId, Identity
 
 NO_FOLD = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """`folds` is the version that a fold stands for, and `kept` what it put in the place of all rows up to there."""
+    """`folds` is the version that a fold stands for; `kept` and the rows in `big` files are what it put in the place of all up to there."""
 
     operation: Operation | None
     keys: frozenset[str]
@@ -27,6 +28,7 @@ class _Commit:
     has_data_change: bool = True
     folds: int = NO_FOLD
     kept: tuple[Row, ...] = ()
+    big: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)  # by name
 
     @property
     def operation_id(self) -> str | None:
@@ -36,6 +38,10 @@ class _Commit:
     def rows(self) -> tuple[Row, ...]:
         """What it says that nothing said before."""
         return () if self.operation is None else tuple(Row(fact, self.operation) for fact in self.facts)
+
+    @property
+    def big_rows(self) -> list[Row]:
+        return [row for rows in self.big.values() for row in rows]
 
 
 class MemoryLog:
@@ -66,13 +72,18 @@ class MemoryLog:
             for key in commit.keys:
                 self._last_version[key] = self.version
 
-    def fold(self, snapshot: int, kept: Sequence[Row], operation: Operation) -> bool:
-        """Replace what there was at the snapshot, unless something took rows out since."""
+    def fold(
+        self, snapshot: int, kept: Sequence[Row], operation: Operation, big: Sequence[Sequence[Row]] = (), staying: Collection[str] = ()
+    ) -> bool:
+        """Replace what there was at the snapshot, but for the big files that stay, unless something took rows out since."""
         with self._lock:
             if snapshot < self.cleaned_below or not all(commit.has_data_change for commit in self.commits[snapshot + 1 :]):
                 return False
             self.durable_version = self.version
-            fold = _Commit(operation, frozenset(), (), has_data_change=False, folds=snapshot, kept=tuple(kept))
+            before = self.newest_fold(snapshot).big
+            files = {name: before[name] for name in before if name in staying}
+            files |= {f"{self.version + 1}-{n}": tuple(rows) for n, rows in enumerate(big)}
+            fold = _Commit(operation, frozenset(), (), has_data_change=False, folds=snapshot, kept=tuple(kept), big=files)
             self.commits.append(fold)
             return True
 
@@ -134,7 +145,7 @@ class MemoryLedger:
     def scan(self, kinds: Iterable[str] | None = None, job_id: str | None = None, scope: str | None = None) -> Sequence[Fact]:
         wanted = None if kinds is None else frozenset(kinds)
         fold = self._log.newest_fold(self._version)
-        facts = [row.fact for row in fold.kept]
+        facts = [row.fact for row in (*fold.big_rows, *fold.kept)]
         facts += [fact for commit in self._log.since(fold, self._version) for fact in commit.facts]
         if wanted is not None:
             facts = [fact for fact in facts if fact.kind in wanted]
@@ -157,8 +168,24 @@ class MemoryLedger:
         return any(row.operation.operation_id == operation_id for row in self.rows())
 
     def rows(self) -> Sequence[Row]:
+        return [*self._log.newest_fold(self._version).big_rows, *self.small_rows()]
+
+    def small_rows(self) -> Sequence[Row]:
         fold = self._log.newest_fold(self._version)
         return [*fold.kept, *(row for commit in self._log.since(fold, self._version) for row in commit.rows)]
+
+    def big_files(self, about: Collection[FileId]) -> Sequence[BigFile]:
+        return [
+            BigFile(
+                name=name,
+                counts=Counter(Alike.of(row.fact) for row in rows),
+                about=tuple(row for row in rows if getattr(row.fact, "file_id", None) in about),
+            )
+            for name, rows in self._log.newest_fold(self._version).big.items()
+        ]
+
+    def big_rows(self, names: Collection[str]) -> Sequence[Row]:
+        return [row for name, rows in self._log.newest_fold(self._version).big.items() if name in names for row in rows]
 
     @property
     def folded_to(self) -> int:
@@ -173,8 +200,8 @@ class MemoryLedger:
         commit = self._log.commits[version]
         return commit.operation.operation_id if commit.operation is not None and version >= self._log.cleaned_below else None
 
-    def fold(self, kept: Sequence[Row], operation: Operation) -> bool:
-        return self._log.fold(self._version, kept, operation)
+    def fold(self, kept: Sequence[Row], operation: Operation, *, big: Sequence[Sequence[Row]] = (), staying: Collection[str] = ()) -> bool:
+        return self._log.fold(self._version, kept, operation, big, staying)
 
     def tidy(self, told_to: int) -> Tidied:
         before = self._log.cleaned_below

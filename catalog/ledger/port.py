@@ -5,14 +5,16 @@ commit since carries one of the same keys. It never moves the snapshot; only `re
 Callers hold one lock over refresh, validate and append (design, section 5).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.catalog.facts import Fact, JobRegistered
 from holdfast.catalog.schema import FactColumns, Operation
-from holdfast.catalog.types import Identity
+from holdfast.catalog.types import AttemptToken, CheckpointId, FileId, Identity, JobId
+
+FILE_ROWS = 20_000  # of what a fold keeps, in one data file
 
 
 class LedgerConflictError(Exception):
@@ -39,6 +41,36 @@ class Row:
 
     fact: Fact
     operation: Operation
+
+
+class Alike(NamedTuple):
+    """What rows of a big file have in common that all live or die by: the interval on its line, or the checkpoint. Empty where a row has
+    none of it."""
+
+    kind: str
+    job_id: JobId
+    savepoint: AttemptToken | None
+    from_seq: int | None
+    to_seq: int | None
+    checkpoint_id: CheckpointId | None
+
+    @classmethod
+    def of(cls, fact: Fact) -> "Alike":
+        return cls._make(getattr(fact, name, None) for name in cls._fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BigFile:
+    """A file of rows of big kinds, which a fold may leave as it is: how many it has that are alike, and those about certain files."""
+
+    name: str
+    counts: Mapping[Alike, int]
+    about: tuple[Row, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(self.counts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +147,15 @@ class Ledger(Protocol):
     def rows(self) -> Sequence[Row]:
         """Every row at the held snapshot, in the order of `scan`."""
 
+    def small_rows(self) -> Sequence[Row]:
+        """Every row that is in no big file, in the order of `scan`."""
+
+    def big_files(self, about: Collection[FileId]) -> Sequence[BigFile]:
+        """The big files, each with its rows about these files. It costs a look at columns, and facts for those rows alone."""
+
+    def big_rows(self, names: Collection[str]) -> Sequence[Row]:
+        """Every row of the big files of these names, in the order of `scan`."""
+
     @property
     def folded_to(self) -> int:
         """The version whose facts the newest fold at the held snapshot stands for; -1: there was none."""
@@ -134,9 +175,10 @@ class Ledger(Protocol):
         `told_to` is the version up to which the history has the facts: what it was told last stays. Safe to interrupt anywhere.
         """
 
-    def fold(self, kept: Sequence[Row], operation: Operation) -> bool:
+    def fold(self, kept: Sequence[Row], operation: Operation, *, big: Sequence[Sequence[Row]] = (), staying: Collection[str] = ()) -> bool:
         """One commit: every data file of the held snapshot is replaced by these rows, without data change.
 
+        Rows that are `big` become big files, one of each sequence; the big files of the names that are `staying` are left as they are.
         What was appended since the snapshot stays. Every commit below it is durable first. It carries no key, and never moves the snapshot.
         False: another fold, or a change of the table, came first; nothing was changed. Any exception leaves the outcome unknown.
         """

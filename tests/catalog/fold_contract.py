@@ -8,10 +8,11 @@ from typing import Protocol
 import pytest
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.ledger import History, Ledger, LedgerConflictError, Row, SnapshotLostError, ToldCommit
+from holdfast.catalog.ledger import Alike, History, Ledger, LedgerConflictError, Row, SnapshotLostError, ToldCommit
 from holdfast.catalog.schema import Operation
-from holdfast.catalog.types import Purpose, Status
+from holdfast.catalog.types import Purpose, Scope, Status
 from tests.catalog.ledger_contract import AT, EXAMPLES, Harness, dropped, gone, operation, put, run_ended
+from tests.support.history import J, K, committed, end, file, handle
 
 FOLDED = Operation(operation_id="fold", at=AT + timedelta(hours=1), by="folder@host holdfast/test")
 
@@ -171,6 +172,107 @@ class FoldContract:
         assert ledger.fold(rows, FOLDED)
         ledger.refresh()
         assert list(ledger.rows()) == rows
+
+    # ---- big files ------------------------------------------------------------------------------------------------------
+
+    def test_big_files_are_read_with_all_others_and_also_apart(self, harness: Harness) -> None:
+        ledger = with_big_files(harness)
+        assert facts_of(ledger.rows()) == list(ledger.scan()) == [*ONE, *TWO, LIVE]
+        assert facts_of(ledger.small_rows()) == [LIVE]
+        assert list(ledger.scan(["checkpoint"])) == [LIVE]
+        assert list(ledger.scan(["file"], J)) == [file(2, "a-0")]
+        one, two = ledger.big_files(())
+        assert facts_of(ledger.big_rows([one.name])) == ONE
+        assert facts_of(ledger.big_rows([two.name, one.name])) == [*ONE, *TWO]
+        assert not ledger.big_rows([])
+
+    def test_a_ledger_that_was_never_folded_has_no_big_files(self, harness: Harness) -> None:
+        ledger = written(harness.open(), 1)
+        assert not ledger.big_files(["file 1"])
+        assert list(ledger.small_rows()) == list(ledger.rows())
+
+    def test_a_big_file_says_how_many_rows_are_alike(self, harness: Harness) -> None:
+        one, two = with_big_files(harness).big_files(())
+        assert one.counts == {
+            Alike("handle", J, None, 2, None, None): 2, Alike("handle", J, "s", 3, 4, None): 1, Alike("file", J, None, None, None, None): 1,
+        }  # fmt: skip
+        assert two.counts == {Alike("handle", K, None, 2, None, None): 1, Alike("state", K, None, None, None, 7): 1}
+        assert (one.rows, two.rows, one.about, two.about) == (4, 2, (), ())
+
+    def test_a_big_file_gives_its_rows_about_the_files_asked_for(self, harness: Harness) -> None:
+        """With the operations that wrote them, and of any job."""
+        one, two = with_big_files(harness).big_files(["a-0", "b-0"])
+        assert list(one.about) == [Row(fact, operation("big")) for fact in (ONE[0], ONE[1], ONE[3])]
+        assert list(two.about) == [Row(TWO[0], operation("big"))]
+
+    def test_big_files_that_stay_are_as_they_were(self, harness: Harness) -> None:
+        ledger = with_big_files(harness)
+        one, two = ledger.big_files(["a-0"])
+        put(ledger, end(9, "a-0", 2))
+        ledger.refresh()
+        kept = [Row(end(9, "a-0", 2), operation()), Row(LIVE, operation("big"))]
+        assert ledger.fold(kept, FOLDED, big=[[row for row in one.about if row.fact.kind == "file"]], staying=[two.name])
+        ledger.refresh()
+        stays, new = sorted(ledger.big_files(["a-0"]), key=lambda each: each.name != two.name)
+        assert (stays.name, stays.counts) == (two.name, two.counts)
+        assert facts_of(new.about) == [file(2, "a-0")]
+        assert facts_of(ledger.small_rows()) == [end(9, "a-0", 2), LIVE]
+        assert sorted(map(str, ledger.scan())) == sorted(map(str, [*TWO, file(2, "a-0"), end(9, "a-0", 2), LIVE]))
+
+    def test_a_fold_that_names_no_big_file_replaces_them_too(self, harness: Harness) -> None:
+        ledger = with_big_files(harness)
+        assert ledger.fold([Row(LIVE, FOLDED)], FOLDED)
+        ledger.refresh()
+        assert not ledger.big_files(())
+        assert list(ledger.scan()) == [LIVE]
+
+    def test_handles_in_a_big_file_are_open_until_a_row_beside_it_ends_them(self, harness: Harness) -> None:
+        ledger = with_big_files(harness)
+        assert ledger.open_handles(J) == {("a-0", 0): 2, ("a-1", 0): 2}
+        put(ledger, end(9, "a-0", 2))
+        ledger.refresh()
+        names = [each.name for each in ledger.big_files(())]
+        ledger.fold(ledger.small_rows(), FOLDED, staying=names)
+        ledger.refresh()
+        assert ledger.open_handles(J) == {("a-1", 0): 2}
+        assert ledger.open_handles(K) == {("b-0", 0): 2}
+
+    def test_of_two_folds_the_second_leaves_nothing_of_its_big_files(self, harness: Harness) -> None:
+        first, second = with_big_files(harness), harness.open()
+        one, two = first.big_files(())
+        assert first.fold([], FOLDED, staying=[one.name])
+        assert not second.fold([], FOLDED, big=[second.small_rows()], staying=[two.name])
+        second.refresh()
+        assert [each.name for each in second.big_files(())] == [one.name]
+        assert facts_of(second.rows()) == ONE
+
+    def test_a_handle_from_before_a_fold_has_the_big_files_of_its_snapshot(self, harness: Harness) -> None:
+        reader = with_big_files(harness)
+        folder = harness.open()
+        folder.fold([], FOLDED, big=[folder.big_rows([reader.big_files(())[1].name])])
+        assert [each.rows for each in reader.big_files(())] == [4, 2]
+        reader.refresh()
+        assert [each.rows for each in reader.big_files(())] == [2]
+
+
+LIVE = committed(9, "t", 7, None, job=K)
+ONE = [handle(2, "a-0"), file(2, "a-0"), handle(2, "a-1"), handle(3, "a-0", savepoint="s", scope=Scope.EXCLUSIVE)]
+TWO = [
+    handle(2, "b-0", job=K),
+    f.StateCommitted(job_id=K, seq=9, checkpoint_id=7, operator="o", state="s", format="parquet", key_columns=None, schema=None, layers=1,
+                     rows=None, total_bytes=1),
+]  # fmt: skip
+
+
+def with_big_files(harness: Harness) -> Ledger:
+    """A ledger that was folded into a small row and two big files."""
+    ledger = harness.open()
+    put(ledger, *ONE, *TWO, LIVE, operation_id="big")
+    ledger.refresh()
+    rows = ledger.rows()
+    assert ledger.fold(rows[6:], FOLDED, big=[rows[:4], rows[4:6]])
+    ledger.refresh()
+    return ledger
 
 
 # ---- the history -----------------------------------------------------------------------------------------------------

@@ -8,20 +8,23 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import folding
 from holdfast.catalog.ledger import Row
+from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog, _Commit
+from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from holdfast.catalog.lineage import forget
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import CatalogState, in_order
+from holdfast.compaction.fold import run_fold
 from tests.protocol.model import history
 from tests.support.bisimulation import Difference, require_same
-from tests.support.fold_mutants import OF_FACTS, OF_PARTIAL
-from tests.support.model_ports import NOW
+from tests.support.fold_mutants import OF_FACTS, OF_FILES, OF_PARTIAL
+from tests.support.model_ports import NOW, ModelEnvironment
 
 FOLDS = 3
 STAYS = 0.7  # of the big rows that a partial fold finds, so many are not written again
@@ -49,8 +52,39 @@ def _with_progress(fact: f.Fact, source: random.Random) -> f.Fact:
     return replace(fact, progress=json.dumps({"query_id": source.choice("qrs"), "batch_id": fact.seq}))
 
 
-def check(seed: int, *, partly: bool = False) -> None:
+def check_whole(seed: int) -> None:
     """Folds of folds and of what came later, compared with every fact at each fold and at later versions. Raises Difference."""
+    _check(seed, partly=False)
+
+
+def check_partly(seed: int) -> None:
+    """As `check_whole`, of folds by which some of the big rows that the last one wrote stay."""
+    _check(seed, partly=True)
+
+
+def check_files(seed: int) -> None:
+    """Folds as upkeep makes them, of a ledger with big files of a few rows: compared with every fact at one of them, and at the end.
+
+    Raises Difference.
+    """
+    versions, found = versions_of(seed)
+    source, log, told = random.Random(seed), MemoryLog(), MemoryTold()
+    environment, file_rows = ModelEnvironment(), source.choice((1, 2, 4, 8, 16))
+    folds = [source.randint(1, len(versions) - 1) for _ in range(3 * FOLDS)]
+    for at, facts in enumerate(versions):
+        if facts:
+            log.commit(log.version, _Commit(replace(OPERATION, operation_id=f"op {at}"), frozenset(), tuple(facts)))
+        if at in folds:
+            run_fold(MemoryLedger(log), MemoryHistory(told), environment, file_rows=file_rows)
+        if at in (folds[0], len(versions) - 1):
+            full = [fact for each in versions[: at + 1] for fact in each]
+            require_same(full, MemoryLedger(log).scan(), source=source, paths_found=found)
+
+
+CHECKS = {"whole": check_whole, "partial": check_partly, "of big files": check_files}
+
+
+def _check(seed: int, *, partly: bool) -> None:
     versions, found = versions_of(seed)
     source, last = random.Random(seed), len(versions) - 1
     kept: list[Row] = []
@@ -74,7 +108,7 @@ def _rows(versions: Sequence[Sequence[f.Fact]]) -> list[Row]:
 
 def _staying(rows: Sequence[Row], kept: int, source: random.Random) -> frozenset[int]:
     """Some of the big rows that the last fold wrote."""
-    return frozenset(n for n in range(kept) if rows[n].fact.kind in folding.BIG_KINDS and source.random() < STAYS)
+    return frozenset(n for n in range(kept) if rows[n].fact.kind in f.BIG_KINDS and source.random() < STAYS)
 
 
 def _check_memory(full: list[f.Fact], kept: Sequence[Row]) -> None:
@@ -90,12 +124,12 @@ def _check_memory(full: list[f.Fact], kept: Sequence[Row]) -> None:
         raise Difference(f"I9: remembered {remembered.names}, read {read.names}")
 
 
-def explore(histories: int, *, first_seed: int = 0, partly: bool = False, mutant: str | None = None) -> Found | None:
+def explore(histories: int, *, first_seed: int = 0, check: Callable[[int], None] = check_whole, mutant: str | None = None) -> Found | None:
     """The first difference in as many histories, if there is one. A fold that cannot be read any more is one, too, of a mutant."""
-    with {**OF_FACTS, **OF_PARTIAL}[mutant].without() if mutant else nullcontext():
+    with {**OF_FACTS, **OF_PARTIAL, **OF_FILES}[mutant].without() if mutant else nullcontext():
         for seed in range(first_seed, first_seed + histories):
             try:
-                check(seed, partly=partly)
+                check(seed)
             except Difference as difference:
                 return Found(seed, str(difference))
             except Exception as error:
@@ -120,9 +154,9 @@ def main() -> None:
             told = f"seed {found.seed}: {found.difference[:200]}" if found else "NOT CAUGHT"
             print(f"{name:50s} {told}  (kept: {mutant.meaning})", flush=True)
         sys.exit(missed > 0)
-    for partly in (False, True):
-        found = explore(args.histories, first_seed=args.first_seed, partly=partly)
-        print(f"{'partial' if partly else 'whole'} folds: " + (str(found) if found else f"no difference in {args.histories} histories"))
+    for name, check in CHECKS.items():
+        found = explore(args.histories, first_seed=args.first_seed, check=check)
+        print(f"{name} folds: " + (str(found) if found else f"no difference in {args.histories} histories"))
         if found:
             sys.exit(1)
 

@@ -3,15 +3,16 @@ its steps, is needed (`tests/support/fold_mutants.py`)."""
 
 import pytest
 
+from holdfast.catalog.ledger import FILE_ROWS
 from holdfast.catalog.types import KeepAll
 from tests.protocol import bisimulation, model
 from tests.support.faults import MODES, Crash, Faults
-from tests.support.fold_mutants import OF_FACTS, OF_PARTIAL, OF_STEPS
+from tests.support.fold_mutants import OF_FACTS, OF_FILES, OF_PARTIAL, OF_STEPS
 from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.scenes import used_catalog
 from tests.support.world import World
 
-WHOLE, PARTIAL = 15, 10  # histories in the fast suite
+HISTORIES = {"whole": 15, "partial": 10, "of big files": 100}  # in the fast suite
 BOUND = 300  # histories in which a difference must be found
 STEPS_BOUND = 1500
 # Too rare in random histories to be found in a second or two.
@@ -22,15 +23,15 @@ RARE = {
 BY_ITS_STORY = {"where_a_line_leaves_its_job"}  # the model has two jobs, and this takes three
 
 
-@pytest.mark.parametrize(("partly", "histories"), [(False, WHOLE), (True, PARTIAL)])
-def test_folded_and_unfolded_decide_alike(partly: bool, histories: int) -> None:
-    assert bisimulation.explore(histories, partly=partly) is None
+@pytest.mark.parametrize("folds", bisimulation.CHECKS)
+def test_folded_and_unfolded_decide_alike(folds: str) -> None:
+    assert bisimulation.explore(HISTORIES[folds], check=bisimulation.CHECKS[folds]) is None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partly", [False, True])
-def test_folded_and_unfolded_decide_alike_at_length(partly: bool) -> None:
-    assert bisimulation.explore(400, first_seed=10_000, partly=partly) is None
+@pytest.mark.parametrize("folds", bisimulation.CHECKS)
+def test_folded_and_unfolded_decide_alike_at_length(folds: str) -> None:
+    assert bisimulation.explore(400, first_seed=10_000, check=bisimulation.CHECKS[folds]) is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,13 @@ def test_without_what_a_fold_keeps_something_is_answered_otherwise(name: str) ->
 
 @pytest.mark.parametrize("name", OF_PARTIAL)
 def test_without_what_a_partial_fold_keeps_something_is_answered_otherwise(name: str) -> None:
-    assert bisimulation.explore(BOUND, mutant=name, partly=True) is not None
+    for check in (bisimulation.check_partly, bisimulation.check_files):
+        assert bisimulation.explore(BOUND, mutant=name, check=check) is not None
+
+
+@pytest.mark.parametrize("name", OF_FILES)
+def test_without_what_a_fold_reads_of_big_files_answers_differ(name: str) -> None:
+    assert bisimulation.explore(BOUND, mutant=name, check=bisimulation.check_files) is not None
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in RARE else name for name in OF_STEPS])
@@ -53,24 +60,34 @@ def test_without_a_step_of_folding_the_model_finds_a_violation(name: str) -> Non
 # ---- stories ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_dies_at_any_call_leaves_a_catalog_that_folds() -> None:
+def with_big_files(file_rows: int) -> World:
+    """A used catalog that was folded into files of so many rows, and in which since a checkpoint was committed and files were deleted."""
+    scene = used_catalog()
+    process = scene.world.process()
+    process.fold(file_rows=file_rows)
+    process.checkpoint(scene.coordinator, {"planes": [b"p5"], "model": b"5"})
+    process.vacuum()
+    return scene.world
+
+
+@pytest.mark.parametrize("file_rows", [FILE_ROWS, 4])
+def test_a_folder_that_dies_at_any_call_leaves_a_catalog_that_folds(file_rows: int) -> None:
     """Before and after each of its calls to the ledger, and where only the response is lost. The next one goes on from there."""
     calls = Faults()
-    scene = used_catalog()
-    scene.world.process(calls).fold()
+    with_big_files(file_rows).process(calls).fold(file_rows=file_rows)
     assert calls.calls > 3
     for n in range(1, calls.calls + 1):
         for mode in MODES:
-            world = used_catalog().world
+            world = with_big_files(file_rows)
             with pytest.raises((Crash, OSError)):
-                world.process(Faults({n: mode})).fold()
+                world.process(Faults({n: mode})).fold(file_rows=file_rows)
             assert_catalog_sound(world)
             world.lose_power()
             survivor = world.process()
-            survivor.fold()
+            survivor.fold(file_rows=file_rows)
             assert survivor.is_folded(), f"{mode} call {n}"
             survivor.vacuum()
-            survivor.fold()
+            survivor.fold(file_rows=file_rows)
             assert survivor.is_folded()
             assert_catalog_sound(world)
 

@@ -1,19 +1,19 @@
 """A ledger whose calls fail by script. Wrap it with the `Faults` that also breaks storage: one count over both."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from holdfast.catalog.facts import Fact, JobRegistered
-from holdfast.catalog.ledger import Ledger, LedgerConflictError, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
+from holdfast.catalog.ledger import BigFile, Ledger, LedgerConflictError, LoggedCommit, Row, SnapshotLostError, Tidied, ToldCommit
 from holdfast.catalog.schema import Operation
-from holdfast.catalog.types import Identity
+from holdfast.catalog.types import FileId, Identity
 from tests.support.faults import Faults
 
 
 class FaultyLedger:
     """Passes every call through `faults`, as verb and what: refresh, append <operation id>, make_durable,
-    scan <job id>, registered <name>, open_handles <job id>, has_operation <operation id>, facts <version>, rows, commits <above>,
-    fold <operation id>, tidy."""
+    scan <job id>, registered <name>, open_handles <job id>, has_operation <operation id>, facts <version>, rows, small_rows,
+    big_files, big_rows, commits <above>, fold <operation id>, tidy."""
 
     def __init__(self, inner: Ledger, faults: Faults) -> None:
         self.inner = inner
@@ -70,6 +70,15 @@ class FaultyLedger:
     def rows(self) -> Sequence[Row]:
         return self.faults.run("rows", "", self.inner.rows)
 
+    def small_rows(self) -> Sequence[Row]:
+        return self.faults.run("small_rows", "", self.inner.small_rows)
+
+    def big_files(self, about: Collection[FileId]) -> Sequence[BigFile]:
+        return self.faults.run("big_files", "", lambda: self.inner.big_files(about))
+
+    def big_rows(self, names: Collection[str]) -> Sequence[Row]:
+        return self.faults.run("big_rows", "", lambda: self.inner.big_rows(names))
+
     @property
     def folded_to(self) -> int:
         self.faults.require_alive()
@@ -81,8 +90,8 @@ class FaultyLedger:
     def operation_at(self, version: int) -> str | None:
         return self.faults.run("operation_at", str(version), lambda: self.inner.operation_at(version))
 
-    def fold(self, kept: Sequence[Row], operation: Operation) -> bool:
-        return self.faults.run("fold", operation.operation_id, lambda: self.inner.fold(kept, operation))
+    def fold(self, kept: Sequence[Row], operation: Operation, *, big: Sequence[Sequence[Row]] = (), staying: Collection[str] = ()) -> bool:
+        return self.faults.run("fold", operation.operation_id, lambda: self.inner.fold(kept, operation, big=big, staying=staying))
 
     def tidy(self, told_to: int) -> Tidied:
         return self.faults.run("tidy", "", lambda: self.inner.tidy(told_to))

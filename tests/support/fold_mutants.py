@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.catalog import big_files, folding, lineage
 from holdfast.catalog import facts as f
-from holdfast.catalog import folding, lineage
 from holdfast.catalog.ledger import LedgerConflictError, Row
 from holdfast.catalog.ledger.memory import MemoryLog, _Commit
 from holdfast.catalog.ledger.memory_history import MemoryHistory
@@ -210,6 +210,21 @@ OF_PARTIAL: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
 )
 
 
+def _not_named(*kinds: type) -> AbstractContextManager[None]:
+    named = big_files.named
+    return replaced(big_files, "named", lambda rows: named(row for row in rows if not isinstance(row.fact, kinds)))
+
+
+# Of what a fold reads of the files that it may leave as they are.
+OF_FILES: types.MappingProxyType[str, Mutant] = types.MappingProxyType(
+    {
+        "what_ended": Mutant("rows about what has ended", lambda: _not_named(f.HandleEnded)),
+        "what_is_condemned": Mutant("rows about what is condemned", lambda: _not_named(f.Condemned)),
+        "what_is_gone": Mutant("rows about what is gone", lambda: _not_named(f.Gone)),
+    }
+)
+
+
 # ---- the steps of folding --------------------------------------------------------------------------------------------
 
 
@@ -245,7 +260,7 @@ def _fold_before_history() -> AbstractContextManager[None]:
 
 
 def _two_folds() -> AbstractContextManager[None]:
-    def mutant(log: MemoryLog, snapshot: int, kept: Sequence[Row], operation: Operation) -> bool:
+    def mutant(log: MemoryLog, snapshot: int, kept: Sequence[Row], operation: Operation, *_: Any) -> bool:
         """It takes out what its snapshot had. A fold that came between has taken the same, so that its rows stay beside these."""
         fold = log.newest_fold(log.version)
         between = fold.kept if fold.folds >= 0 and log.commits.index(fold) > snapshot else ()
@@ -257,13 +272,13 @@ def _two_folds() -> AbstractContextManager[None]:
 
 def _fold_takes_newer() -> AbstractContextManager[None]:
     fold = MemoryLog.fold
-    return replaced(MemoryLog, "fold", lambda log, _, kept, operation: fold(log, log.version, kept, operation))
+    return replaced(MemoryLog, "fold", lambda log, _, *kept: fold(log, log.version, *kept))
 
 
 def _fold_is_replayed() -> AbstractContextManager[None]:
     fold = MemoryLog.fold
 
-    def mutant(log: MemoryLog, snapshot: int, kept: Sequence[Row], operation: Operation) -> bool:
+    def mutant(log: MemoryLog, snapshot: int, kept: Sequence[Row], operation: Operation, *_: Any) -> bool:
         done = fold(log, snapshot, kept, operation)
         if done:
             facts = tuple(row.fact for row in kept)

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from holdfast.catalog.errors import RefusedError
+from holdfast.catalog.ledger import FILE_ROWS
 from holdfast.catalog.lineage import forget
 from tests.support.machine_parts import JOBS, PICK, Parts
 from tests.support.world import late_upload, opened_attempts
@@ -95,10 +96,10 @@ class Others(Parts):
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.folds)
-    @rule(cleans=st.booleans())
-    def fold(self, cleans: bool) -> None:
+    @rule(cleans=st.booleans(), file_rows=st.sampled_from([FILE_ROWS, 1, 5]))
+    def fold(self, cleans: bool, file_rows: int) -> None:
         """The ledger, which forgets what is neither live nor open; with `cleans`, so do those who have missed it, for they read it anew."""
-        self.operator.fold(cleans=cleans)
+        self.operator.fold(cleans=cleans, file_rows=file_rows)
         assert self.operator.is_folded()
 
     @precondition(lambda self: self.folds)

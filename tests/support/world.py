@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 
 from holdfast.catalog import facts as f
 from holdfast.catalog import paths
-from holdfast.catalog.ledger import Ledger
+from holdfast.catalog.ledger import FILE_ROWS, Ledger
 from holdfast.catalog.ledger.memory import NO_FOLD, MemoryLedger, MemoryLog
 from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from holdfast.catalog.manifest import Manifest
@@ -513,10 +513,10 @@ class Process:
     def plan_scrub(self) -> ScrubPlan:
         return self.catalog.plan_scrub()
 
-    def fold(self, *, cleans: bool = True) -> bool:
+    def fold(self, *, cleans: bool = True, file_rows: int = FILE_ROWS) -> bool:
         """A fold as upkeep runs it; then the log is cleaned of what the history has. False: another came first, or nothing is new."""
         ledger, history = self.handle(), self.history()
-        is_folded = run_fold(ledger, history, self.environment).is_folded
+        is_folded = run_fold(ledger, history, self.environment, file_rows=file_rows).is_folded
         if is_folded and cleans:
             ledger.tidy(history.told_to)
         return is_folded
