@@ -56,19 +56,9 @@ class Pins:
             if self._is_closed:
                 msg = "this catalog object is closed, and could not release what it pins: open the catalog again"
                 raise RefusedError(msg)
-            ref, fact, is_open = self._transactor.look(lambda state: self._known(state, find))
-            if is_open:
-                self._readers[ref] += 1
-                return fact, True
-            token = AttemptToken(self._environment.new_id())
-            self._keep(ref, token)  # before the opening: it may land without our hearing of it
-            try:
-                self._transactor.run(lambda state: checkpoints.open_reading(state, ref, token, this_process()))
-            except (ReadOnlyError, StorageFullError):
-                self._forget(ref)
-                return fact, False
-            self._readers[ref] += 1
-            return fact, True
+            while (pinned := self._try_to_pin(find)) is None:
+                pass  # the head has moved on since it was found, and was dropped
+            return pinned
 
     def release(self, ref: Ref) -> None:
         """One `pin` of the checkpoint has ended; the last one lets go of it."""
@@ -106,6 +96,27 @@ class Pins:
                     lambda state, j=job_id, t=token: checkpoints.end_attempt(state, j, t, Status.KILLED, "its process has died")  # type: ignore[misc]
                 )
         return [token for _, token in dead]
+
+    def _try_to_pin(self, find: Find) -> tuple[CheckpointCommitted, bool] | None:
+        """As `pin`; None where `find` names another checkpoint by now, and the one that it named was dropped."""
+        ref, fact, is_open = self._transactor.look(lambda state: self._known(state, find))
+        if is_open:
+            self._readers[ref] += 1
+            return fact, True
+        token = AttemptToken(self._environment.new_id())
+        self._keep(ref, token)  # before the opening: it may land without our hearing of it
+        try:
+            self._transactor.run(lambda state: checkpoints.open_reading(state, ref, token, this_process()))
+        except (ReadOnlyError, StorageFullError):
+            self._forget(ref)
+            return fact, False
+        except RefusedError:
+            self._forget(ref)
+            if self._transactor.recall(find) == ref:
+                raise
+            return None
+        self._readers[ref] += 1
+        return fact, True
 
     def _known(self, state: CatalogState, find: Find) -> tuple[Ref, CheckpointCommitted, bool]:
         ref = find(state)

@@ -286,6 +286,29 @@ def test_a_checkpoint_costs_one_commit_to_the_ledger(world: World) -> None:
     assert not [call for call in process.faults.log if call[0] == "scan"], "it validates from memory"
 
 
+def test_a_reader_of_the_head_gets_the_newer_one_if_that_is_dropped(world: World) -> None:
+    """Between the finding of the head and its pin the job commits, and its retention drops what was found. By its number it is refused."""
+    process, reader = world.process(), world.process()
+    coordinator = process.coordinate(retention=KeepLast(1))
+    process.checkpoint(coordinator, {"offsets": b"1"})
+
+    def commit(_: int, verb: str, __: str) -> None:
+        if verb == "append":
+            reader.arm()
+            process.checkpoint(coordinator, {"offsets": b"%d" % world.log.version})
+
+    reader.arm(on_call=commit)
+    checkpoint = reader.catalog.checkpoint("flights")
+    assert (checkpoint.checkpoint_id, checkpoint.is_pinned) == (2, True)
+    checkpoint.close()
+    reader.arm(on_call=commit)
+    with pytest.raises(RefusedError, match="cannot read checkpoint 2 .*: it was dropped"):
+        reader.catalog.checkpoint("flights", 2)
+    reader.arm()
+    reader.catalog.close()
+    resume(world)
+
+
 def test_close_ends_the_next_attempt_so_that_nothing_is_pinned(world: World) -> None:
     process = world.process()
     with process.coordinate() as coordinator:
