@@ -130,19 +130,18 @@ class SqlQueries:
 
     @contextmanager
     def _verified(self, at_least: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection at the newest version, once all that it can read was found to be what was written.
+        """A connection over the data files of the newest version, once each was found to be what was written.
 
         Raises DamagedLedgerError for what was not, and for what DuckDB cannot read.
         """
         ledger = self.verified()
-        version = ledger.version
-        _require_version(version, at_least)
-        with duckdb_engine.connect(self.ledger_address, version=version) as connection:
+        _require_version(ledger.version, at_least)
+        with over_files(ledger) as connection:
             try:
                 _require_understood(connection, ledger)
                 yield connection
             except duckdb.Error as error:
-                msg = f"the ledger {self.ledger_address} cannot be queried at version {version}: {error}; nothing was changed"
+                msg = f"the ledger {self.ledger_address} cannot be queried at version {ledger.version}: {error}; nothing was changed"
                 raise DamagedLedgerError(msg) from error
 
     def verified(self) -> DeltaLedger:
@@ -151,6 +150,11 @@ class SqlQueries:
         for _ in ledger.verify_files():
             pass
         return ledger
+
+
+def over_files(ledger: DeltaLedger) -> duckdb.DuckDBPyConnection:
+    """A connection with the views over the data files of the held version."""
+    return duckdb_engine.connect_files([f"{ledger.address}/{file.path}" for file in ledger.files()], ledger.address)
 
 
 def _believed(table: OurTable) -> Table:

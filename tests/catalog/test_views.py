@@ -4,6 +4,7 @@ import re
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
@@ -231,6 +232,27 @@ def test_spark_without_a_version_stays_at_the_one_of_the_call(small_spark, tmp_p
     stayed = epochs()
     register_views(small_spark, path)
     assert (stayed, epochs()) == ([0], [1])
+
+
+def test_over_its_data_files_every_view_is_what_it_is_over_the_table(connection, tmp_path):
+    """Each file with the columns that it needs, in a place whose name is a pattern and ends a string."""
+    place = tmp_path / "it's [all]*? there"
+    place.mkdir()
+    files = [str(place / f"{n}.parquet") for n, _ in enumerate(transactions())]
+    for file, table in zip(files, transactions(), strict=True):
+        pq.write_table(table.select([name for name in table.column_names if table[name].null_count < len(table)]), file)
+    with duckdb_engine.connect_files(files, str(place)) as over_files:
+        for name in CONTRACT:
+            found, expected = view(over_files, name), view(connection, name)
+            assert (found.schema.names, rows(found)) == (expected.schema.names, rows(expected)), name
+        assert over_files.execute("SELECT * FROM duckdb_functions() WHERE function_name = 'delta_scan'").fetchall() == []
+        with pytest.raises(duckdb.PermissionException):
+            over_files.execute(f"SELECT * FROM read_parquet('{ROOT}/*')")
+
+
+def test_over_no_data_files_every_view_is_empty(tmp_path):
+    with duckdb_engine.connect_files([], str(tmp_path)) as connection:
+        assert [name for name in CONTRACT if view(connection, name).num_rows] == []
 
 
 def test_a_version_is_the_ledger_as_it_was(ledger):
