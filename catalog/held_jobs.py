@@ -71,15 +71,20 @@ class HeldJobs(CatalogState):
         return self.whole().pinned()
 
     def prune(self) -> None:
-        """After a fold: of each held job, what a reading of the folded ledger would not give."""
-        for job_id, job in self.jobs.items():
-            lineage.forget(CatalogState(jobs={job_id: job}))
+        """After a fold: of the job that this works for, what a reading of the folded ledger would not give. Other jobs are read anew when
+        they are asked for: what a fold keeps of one depends on the lines of others that lead into it.
+        """
+        self._keep([job_id for job_id in self.jobs if job_id == self.handles_of])
+        lineage.forget(CatalogState(jobs=self.jobs))
 
     def forget(self) -> None:
         """After a transaction: keep the job that this works for and those that it has claimed; without one, the last few."""
         keep = [job_id for job_id in self._asked if job_id in self.jobs][-KEPT_JOBS:]
         if self.handles_of is not None:
             keep = [job_id for job_id, job in self.jobs.items() if self.handles_of in {job_id, job.claimed_by}]
+        self._keep(keep)
+
+    def _keep(self, keep: Collection[JobId]) -> None:
         self._asked = dict.fromkeys(keep)
         if len(keep) < len(self.jobs):
             self.jobs = {job_id: self.jobs[job_id] for job_id in keep}

@@ -4,7 +4,7 @@ its steps, is needed (`tests/support/fold_mutants.py`)."""
 import pytest
 
 from holdfast.catalog.ledger import FILE_ROWS
-from holdfast.catalog.types import KeepAll
+from holdfast.catalog.types import KeepAll, KeepLast
 from tests.protocol import bisimulation, model
 from tests.support.faults import MODES, Crash, Faults
 from tests.support.fold_mutants import OF_FACTS, OF_FILES, OF_PARTIAL, OF_STEPS
@@ -147,3 +147,21 @@ def test_two_folders_at_once_tell_the_history_once() -> None:
 def fold_once(world: World, others: list[bool]) -> None:
     if not others:
         others.append(world.process().fold(cleans=False))
+
+
+def test_a_claimer_that_rolled_back_follows_its_line_after_a_fold() -> None:
+    """Seen in the model: the process had forgotten the dropped row of the other job at which its own line begins, and died of a KeyError."""
+    world = World()
+    process, operator = world.process(), world.process()
+    job = process.coordinate(retention=KeepAll())
+    for n in range(3):
+        process.checkpoint(job, {"a": b"%d" % n})
+    operator.hold(1)
+    claimer = process.coordinate_from(3, "copy", "claim", retention=KeepLast(3))
+    for n in range(3):
+        process.checkpoint(claimer, {"a": b"x%d" % n})
+    operator.unhold(1)
+    back = process.coordinate("copy", start=1, retention=KeepLast(3))
+    assert operator.fold()
+    process.checkpoint(back, {"a": b"y"})
+    assert_catalog_sound(world)

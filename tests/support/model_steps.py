@@ -1,7 +1,7 @@
 """A history of the model: what happens next, the operators who interfere, and the end at which everything is cleaned up."""
 
-from holdfast.catalog import lineage
 from holdfast.catalog.errors import HoldfastError
+from holdfast.catalog.held_jobs import HeldJobs
 from holdfast.catalog.rules import checkpoints, jobs
 from holdfast.catalog.state import CatalogState, Ref
 from holdfast.catalog.types import OnEnd, Outcome, Status
@@ -70,7 +70,9 @@ def forget(w: World) -> None:
     """A process forgets what a fold would leave out."""
     actors = [actor for actor in w.actors if hasattr(actor, "transactor")]
     memory = w.random.choice([w.operator, w.maintainer, *(actor.transactor for actor in actors)])
-    lineage.forget(memory.known())
+    held = memory.known()
+    assert isinstance(held, HeldJobs)
+    held.prune()
     w.story.append("a process forgets")
 
 
