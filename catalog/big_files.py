@@ -9,8 +9,8 @@ Why no answer needs the others. What is told of a file of state, its row, its ha
 release, its end, all name the file. So of a file that no small row names, nothing was said since its rows were put where they are: what is
 open is open, what had an end has it in its row, and nothing has been condemned or gone. The same rows stay on both sides of
 `folding.require_equal`, and say the same on both:
-* Where jobs stand, their attempts, checkpoints, lines, names, holds and owners are of small rows alone: no big kind has a say in them, and
-  `folded` says a job's seq.
+* Where jobs stand, their attempts, checkpoints, lines, names and holds, and who owns files, are of small rows alone: no big kind has a say
+  in them, and `folded` says a job's seq. Which files an open owner has not released, by their rows, no rule asks.
 * Whether a row that was not read is of the content of a checkpoint depends on its own interval and on which checkpoints are kept.
 * Whether a file is in use, or there, is asked of its row and all its handles, which are read together, or none of them. An inline chunk
   has an id of its own and no row. Handles of a fork name the file of another job, and those of a savepoint its own.

@@ -1,5 +1,6 @@
 """Which rows a fold leaves where they are; `tests/protocol/test_folding.py` has the random histories, `fold_contract.py` the ledgers."""
 
+import random
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -12,15 +13,19 @@ import pytest
 from holdfast.catalog import facts as f
 from holdfast.catalog.big_files import named, parted, written_again
 from holdfast.catalog.environment import SystemEnvironment
+from holdfast.catalog.errors import DamagedLedgerError
 from holdfast.catalog.ledger import Alike, BigFile, Row, delta_clean, delta_data, delta_entry
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
+from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog, _Commit
+from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
 from holdfast.catalog.schema import Operation, from_table
 from holdfast.catalog.types import Scope
 from holdfast.catalog.views import duckdb_engine
 from holdfast.compaction.fold import FoldReport, run_fold
 from tests.catalog.test_ledger_fold import Stopped, calls_of_the_disk
 from tests.support.history import J, K, committed, end, file, handle, history, minute
+from tests.support.model_ports import ModelEnvironment
 
 BY = Operation(operation_id="op", at=minute(1), by="ann@host")
 
@@ -102,6 +107,25 @@ def test_as_many_rows_are_written_again_as_lie_beside_stalest_first() -> None:
     ]
     assert written_again(small, files) == ["d", "b"]
     assert written_again(small, files[:3]) == [], "seven lie beside, and each file has ten"
+
+
+def test_what_folds_read_settles_far_below_what_lives() -> None:
+    """Of 3,000 handles some end at each fold, anywhere, and as many are new. By half stale files alone the ends beside would grow to 1,400."""
+    log, told, source, read = MemoryLog(), MemoryTold(), random.Random(1), []
+    begins = {f"a-{n}": 2 for n in range(3000)}
+
+    def say(*facts: f.Fact) -> None:
+        log.commit(log.version, _Commit(replace(BY, operation_id=f"op {log.version}"), frozenset(), tuple(facts)))
+
+    say(job(), *(handle(2, each) for each in begins))
+    for seq in range(3, 63):
+        read.append(run_fold(MemoryLedger(log), MemoryHistory(told), ModelEnvironment(), file_rows=100).read_rows)
+        log.clean(told.told_to)
+        ended = source.sample(sorted(begins), 15)
+        say(*(end(seq, each, begins.pop(each)) for each in ended), *(handle(seq, f"b-{seq}-{n}") for n in range(15)))
+        begins.update({f"b-{seq}-{n}": seq for n in range(15)})
+    assert read[:2] == [3001, 2 + 3 * 15]
+    assert max(read[1:]) < 1000
 
 
 # ---- which rows become big files -------------------------------------------------------------------------------------
@@ -222,6 +246,24 @@ def test_what_is_asked_of_a_line_opens_no_big_file(place: Place) -> None:
     place.ledger.scan(["job", "start", "folded", "checkpoint", "drop"], J)
     assert place.ledger.registered(K) == job(K)
     assert place.ledger.registered("nobody") is None
+
+
+def test_a_jobs_open_handles_are_in_its_own_big_files(place: Place) -> None:
+    (of_k,) = [each.name for each in place.ledger.big_files(()) if {alike.job_id for alike in each.counts} == {K}]
+    (place.root / "ledger" / of_k).unlink()
+    assert len(place.ledger.open_handles(J)) == 25
+    with pytest.raises(DamagedLedgerError, match=of_k):
+        DeltaLedger.open(place.root / "ledger")
+
+
+def test_a_damaged_big_file_is_never_folded(place: Place) -> None:
+    path = place.root / "ledger" / place.big()[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    place.say(handle(5, "new"))
+    with pytest.raises(DamagedLedgerError, match="do not have the digest in its name"):
+        place.fold()
 
 
 def test_engines_read_big_files_as_all_others(place: Place) -> None:

@@ -11,9 +11,25 @@ from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.views import duckdb_engine
 from holdfast.catalog.views.duckdb_engine import Table
+from holdfast.compaction.fold import run_fold
 from tests.support.history import T0
+from tests.support.model_ports import ModelEnvironment
 
 BY = "ann@host"
+FILE_ROWS = 4  # so that folds leave files where they are
+
+
+class Clerk(ModelEnvironment):
+    """Who folds: the operations are numbered with those of who commits."""
+
+    def __init__(self, tables: "Tables") -> None:
+        self.tables, self.actor = tables, BY
+
+    def now(self) -> datetime:
+        return T0
+
+    def new_id(self) -> str:
+        return self.tables.operation().operation_id
 
 
 class Tables:
@@ -48,13 +64,10 @@ class Tables:
             self.history.tell(self.ledger.commits(self.history.told_to), self.ledger.version)
 
     def fold(self) -> None:
-        """Both steps."""
-        rows = self.ledger.rows()
-        self.tell()
-        kept = folding.fold(rows, operation := self.operation())
-        folding.require_equal(rows, kept)
-        assert self.ledger.fold(kept, operation)
+        """As upkeep does it; nothing, where nothing is new."""
+        run_fold(self.ledger, self.history, Clerk(self), file_rows=FILE_ROWS)
         self.ledger.refresh()
+        assert not self.ledger.commits(self.ledger.folded_to)
 
     def carry_over(self) -> None:
         """A new ledger in place of this one, as an upgrade makes it: it begins with what a fold keeps, all of which the history has."""
