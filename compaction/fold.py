@@ -6,12 +6,13 @@ between the two leaves facts in both tables, which whoever reads both tells apar
 Where much is live, most of it stays where it is, and no facts are made of it (`catalog/big_files.py`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.catalog import big_files, folding
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedLedgerError
-from holdfast.catalog.ledger import FILE_ROWS, History, Ledger, LedgerConflictError
+from holdfast.catalog.ledger import FILE_ROWS, History, Ledger, LedgerConflictError, Row
 from holdfast.catalog.schema import Operation
 
 
@@ -55,10 +56,31 @@ def run_fold(ledger: Ledger, history: History, environment: Environment, *, file
             history.tell(new, new[-1].version)
         except LedgerConflictError:
             return FoldReport.nothing()  # another folds
-    return _fold(ledger, Operation.new(environment), file_rows, told_rows=sum(len(commit.rows) for commit in new))
+    operation = Operation.new(environment)
+    plan = plan_fold(ledger, operation, file_rows)
+    return FoldReport(
+        is_folded=ledger.fold(plan.small, operation, big=plan.big, staying=plan.staying),
+        rows_before=plan.rows_before,
+        rows_after=plan.rows_after,
+        read_rows=plan.read_rows,
+        told_rows=sum(len(commit.rows) for commit in new),
+    )
 
 
-def _fold(ledger: Ledger, operation: Operation, file_rows: int, told_rows: int) -> FoldReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldPlan:
+    """What a fold puts in the place of a snapshot: small rows and the rows of each new big file; and the names of big files that stay."""
+
+    small: Sequence[Row]
+    big: Sequence[Sequence[Row]]
+    staying: Sequence[str]
+    rows_before: int
+    rows_after: int
+    read_rows: int
+
+
+def plan_fold(ledger: Ledger, operation: Operation, file_rows: int = FILE_ROWS) -> FoldPlan:
+    """The fold of the held snapshot, compared with what it is of. Changes nothing, and raises as `run_fold` does."""
     small = ledger.small_rows()
     files = ledger.big_files(big_files.named(small))
     again = big_files.written_again(small, files)
@@ -68,13 +90,13 @@ def _fold(ledger: Ledger, operation: Operation, file_rows: int, told_rows: int) 
     kept = folding.fold(rows, operation, staying=range(len(staying)))
     folding.require_equal(rows, [*staying, *kept])
     few, many = big_files.parted(kept, file_rows)
-    is_folded = ledger.fold(few, operation, big=many, staying=[file.name for file in left])
-    return FoldReport(
-        is_folded=is_folded,
+    return FoldPlan(
+        small=few,
+        big=many,
+        staying=[file.name for file in left],
         rows_before=len(small) + sum(file.rows for file in files),
         rows_after=len(kept) + sum(file.rows for file in left),
         read_rows=len(rows),
-        told_rows=told_rows,
     )
 
 

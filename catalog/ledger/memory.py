@@ -77,7 +77,7 @@ class MemoryLog:
     ) -> bool:
         """Replace what there was at the snapshot, but for the big files that stay, unless something took rows out since."""
         with self._lock:
-            if snapshot < self.cleaned_below or not all(commit.has_data_change for commit in self.commits[snapshot + 1 :]):
+            if self._is_overtaken(snapshot):
                 return False
             self.durable_version = self.version
             before = self.newest_fold(snapshot).big
@@ -86,6 +86,9 @@ class MemoryLog:
             fold = _Commit(operation, frozenset(), (), has_data_change=False, folds=snapshot, kept=tuple(kept), big=files)
             self.commits.append(fold)
             return True
+
+    def _is_overtaken(self, snapshot: int) -> bool:
+        return snapshot < self.cleaned_below or not all(commit.has_data_change for commit in self.commits[snapshot + 1 :])
 
     def compact(self) -> None:
         """A commit that changes no data, as the upkeep of a Delta table makes them."""

@@ -12,7 +12,7 @@ from tests.support.invariants import assert_catalog_sound, assert_clean
 from tests.support.scenes import used_catalog
 from tests.support.world import World
 
-HISTORIES = {"whole": 15, "partial": 10, "of big files": 100}  # in the fast suite
+HISTORIES = {"whole": 15, "partial": 10, "of big files": 75}  # in the fast suite
 BOUND = 300  # histories in which a difference must be found
 STEPS_BOUND = 1500
 # Too rare in random histories to be found in a second or two.

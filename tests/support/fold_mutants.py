@@ -4,15 +4,15 @@ Wherever something is left out, only that is: the rest of the fold is the projec
 """
 
 import types
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.catalog import big_files, folding, lineage
 from holdfast.catalog import facts as f
 from holdfast.catalog.ledger import LedgerConflictError, Row
-from holdfast.catalog.ledger.memory import MemoryLog, _Commit
+from holdfast.catalog.ledger.memory import MemoryLog
 from holdfast.catalog.ledger.memory_history import MemoryHistory
 from holdfast.catalog.references import FileStatus, References, contains
 from holdfast.catalog.schema import FactColumns, Operation
@@ -259,15 +259,18 @@ def _fold_before_history() -> AbstractContextManager[None]:
     return replaced(Folder, "STEPS", (steps[0], steps[1], steps[3], steps[2], *steps[4:]))
 
 
-def _two_folds() -> AbstractContextManager[None]:
-    def mutant(log: MemoryLog, snapshot: int, kept: Sequence[Row], operation: Operation, *_: Any) -> bool:
-        """It takes out what its snapshot had. A fold that came between has taken the same, so that its rows stay beside these."""
-        fold = log.newest_fold(log.version)
-        between = fold.kept if fold.folds >= 0 and log.commits.index(fold) > snapshot else ()
-        log.commits.append(_Commit(operation, frozenset(), (), has_data_change=False, folds=snapshot, kept=(*kept, *between)))
-        return True
+@contextmanager
+def _two_folds() -> Iterator[None]:
+    fold = MemoryLog.fold
 
-    return replaced(MemoryLog, "fold", mutant)
+    def mutant(log: MemoryLog, snapshot: int, kept: Sequence[Row], *rest: Any) -> bool:
+        """It takes out what its snapshot had. A fold that came between has taken the same, so that its rows stay beside these."""
+        came, before = log.newest_fold(log.version), log.newest_fold(snapshot)
+        new = [row for name, rows in came.big.items() if name not in before.big for row in rows]
+        return fold(log, snapshot, (*kept, *came.kept, *new) if came is not before else kept, *rest)
+
+    with replaced(MemoryLog, "_is_overtaken", lambda log, snapshot: False), replaced(MemoryLog, "fold", mutant):
+        yield
 
 
 def _fold_takes_newer() -> AbstractContextManager[None]:
@@ -278,8 +281,8 @@ def _fold_takes_newer() -> AbstractContextManager[None]:
 def _fold_is_replayed() -> AbstractContextManager[None]:
     fold = MemoryLog.fold
 
-    def mutant(log: MemoryLog, snapshot: int, kept: Sequence[Row], operation: Operation, *_: Any) -> bool:
-        done = fold(log, snapshot, kept, operation)
+    def mutant(log: MemoryLog, snapshot: int, kept: Sequence[Row], *rest: Any) -> bool:
+        done = fold(log, snapshot, kept, *rest)
         if done:
             facts = tuple(row.fact for row in kept)
             log.commits[-1] = replace(log.commits[-1], has_data_change=True, keys=frozenset({"fold"}), facts=facts, kept=())

@@ -2,14 +2,15 @@
 
 from contextlib import suppress
 
-from holdfast.catalog import folding, lineage
+from holdfast.catalog import lineage
 from holdfast.catalog.errors import ForeignTokensError, RetryError
-from holdfast.catalog.ledger import LedgerConflictError, Row, SnapshotLostError
+from holdfast.catalog.ledger import FILE_ROWS, LedgerConflictError, SnapshotLostError
 from holdfast.catalog.ledger.memory import MemoryLedger
 from holdfast.catalog.ledger.memory_history import MemoryHistory
 from holdfast.catalog.schema import Operation
 from holdfast.catalog.state import CatalogState, in_order
 from holdfast.compaction import garbage, orphans, scrub, vacuum
+from holdfast.compaction.fold import FoldPlan, plan_fold
 from tests.support.faults import Crash
 from tests.support.model_world import Violation, World
 
@@ -90,7 +91,8 @@ class Folder:
         self.w, self.busy, self.name = world, False, "folder"
         self.ledger, self.history = MemoryLedger(world.log), MemoryHistory(world.told_facts)
         self.operation = Operation(operation_id=world.environment.new_id(), at=world.environment.now(), by=self.name)
-        self.kept: list[Row] = []
+        self.plan: FoldPlan | None = None
+        self.file_rows = (FILE_ROWS, 2, 8)[world.seed // 2 % 3]
         self.todo = [*self.STEPS]
 
     def step(self) -> bool:
@@ -104,9 +106,7 @@ class Folder:
         return goes_on and bool(self.todo)
 
     def read(self) -> bool:
-        rows = self.ledger.rows()
-        self.kept = folding.fold(rows, self.operation)
-        folding.require_equal(rows, self.kept)
+        self.plan = plan_fold(self.ledger, self.operation, self.file_rows)
         return True
 
     def settle(self) -> bool:
@@ -125,7 +125,7 @@ class Folder:
         return True
 
     def replace(self) -> bool:
-        landed = self.ledger.fold(self.kept, self.operation)
+        landed = self.ledger.fold(self.plan.small, self.operation, big=self.plan.big, staying=self.plan.staying)
         self.w.story.append(f"fold of {self.ledger.version} {'lands' if landed else 'comes too late'}")
         return landed and self.w.random.random() < 0.6
 
