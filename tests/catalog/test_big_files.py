@@ -19,10 +19,13 @@ from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.ledger.delta_history import HISTORY_SCHEMA, DeltaHistory
 from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog, _Commit
 from holdfast.catalog.ledger.memory_history import MemoryHistory, MemoryTold
+from holdfast.catalog.references import References
 from holdfast.catalog.schema import Operation, from_table
 from holdfast.catalog.types import Scope
 from holdfast.catalog.views import duckdb_engine
 from holdfast.compaction.fold import FoldReport, run_fold
+from holdfast.compaction.garbage import find_garbage
+from holdfast.compaction.queries import SqlQueries
 from tests.catalog.test_ledger_fold import Stopped, calls_of_the_disk
 from tests.support.history import J, K, committed, end, file, handle, history, minute
 from tests.support.model_ports import ModelEnvironment
@@ -272,6 +275,22 @@ def test_engines_read_big_files_as_all_others(place: Place) -> None:
     with duckdb_engine.connect(str(place.root / "ledger")) as connection:
         found = connection.execute("SELECT job_id, count(*), count(to_seq) FROM handles GROUP BY ALL ORDER BY ALL").fetchall()
     assert found == [(J, 25, 1), (K, 10, 0)]
+
+
+def test_garbage_is_found_in_big_files_as_in_all_others(place: Place) -> None:
+    """Of a file row in one, by the end that lies beside; and not of one that has been called gone beside."""
+    lost, deleted, used = (f"a-{n}" for n in (30, 31, 0))
+    place.say(committed(3, "a", 1, None), *(file(3, each) for each in (lost, deleted, used)), *(file(3, f"x-{n}", job=K) for n in range(9)))
+    place.say(handle(3, lost), *(handle(3, f"x-{n}", job=K) for n in range(9)))
+    place.fold()
+    place.say(committed(9, "b", 2, 1), end(9, lost, 3), drop(9, 1), gone(deleted))
+    place.fold()
+    assert any(row.fact == file(3, lost) for each in place.ledger.big_files([lost]) for row in each.about)
+    assert {row.fact.kind for row in place.ledger.small_rows()} >= {"handle_end", "gone"}
+    references = References.of(place.ledger.scan())
+    found = SqlQueries.at(str(place.root / "ledger")).garbage()
+    assert {each.file_id for each in find_garbage(references).unreferenced} == {each.file_id for each in found.unreferenced}
+    assert lost in {each.file_id for each in found.unreferenced}
 
 
 def test_cleaning_keeps_what_a_fold_left_where_it_was(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
