@@ -7,6 +7,8 @@ PYTHON ?= $(shell for python in $(PYTHONS); do "$$python" -c "$(FITS)" 2>/dev/nu
 ROUNDS ?= 100
 HISTORIES ?= 100000
 EXAMPLES ?= 2000
+SIMULATED ?= 500000
+CHECKPOINTS ?= 20000
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
@@ -19,7 +21,7 @@ JARS := $(VENV)/stamp-jars
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-all coverage lint format bench model past soak fuzz clean
+.PHONY: help setup demo test test-slow test-all coverage lint format bench model past soak years fuzz clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +69,9 @@ past: $(JARS) ## the catalog as it was, against copies of then, over a hundred r
 
 soak: $(JARS) ## real processes, killed at random (ROUNDS=100)
 	@$(BIN)/python -m tests.protocol.soak --rounds $(ROUNDS)
+
+years: $(INSTALLED) ## a catalog lives through years, in memory and for real (SIMULATED=500000 CHECKPOINTS=20000)
+	@$(BIN)/python -m tests.protocol.years --simulated $(SIMULATED) --checkpoints $(CHECKPOINTS)
 
 fuzz: $(INSTALLED) ## hostile input for everything that takes some (EXAMPLES=2000)
 	@$(BIN)/python -m tests.protocol.fuzz --examples $(EXAMPLES)

@@ -7,8 +7,8 @@ broken for one moment is broken.
 """
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -28,7 +28,7 @@ from holdfast.catalog.state import CatalogState
 from holdfast.catalog.storage import Storage, StoredDirectory, StoredObject
 from holdfast.catalog.types import AttemptToken, CheckpointId, Chunk, JobId, Role, Status
 from holdfast.compaction.garbage import find_garbage
-from holdfast.compaction.orphans import OrphanRule, Verdict
+from holdfast.compaction.orphans import OrphanRule, Past, Verdict, nothing_forgotten
 from tests.support.bisimulation import require_same
 
 Versions = Sequence[Sequence[f.Fact]]
@@ -56,14 +56,25 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """`versions` has the facts that each ledger version said, oldest first; item n is version n. `now` is what a folded one says together."""
+    """`versions` has the facts that each ledger version said, oldest first. `now` is what a folded one says together.
+
+    Of a long life it is the end: `versions` begins with version `first`, `base` is what a fold has left of all before, and `past` knows
+    the attempts that it left out.
+    """
 
     versions: Versions
     storage: Storage
+    base: Sequence[f.Fact] = ()
+    first: int = 0
+    past: Past = nothing_forgotten
     calls: Sequence[StorageCall] = ()
     acknowledged: Sequence[Acknowledgement] = ()
     now: Sequence[f.Fact] | None = None  # None: it was never folded
     owned: Mapping[str, bytes] = field(default_factory=dict)  # by path: what an owner was told it has, and did not begin to release
+
+    @property
+    def every_fact(self) -> list[f.Fact]:
+        return [*self.base, *(fact for facts in self.versions for fact in facts)]
 
 
 def assert_catalog_sound(source: Any) -> None:
@@ -71,26 +82,30 @@ def assert_catalog_sound(source: Any) -> None:
     evidence = evidence_of(source)
     assert_sound_now(evidence)
     i5_attempts_end_once(evidence)
-    folded = References()
-    garbage: set[str] = set()
+    folded = References.of(evidence.base)
+    before = evidence.first - 1
+    garbage = i2_garbage_is_stable(before, folded, set())
     contents: dict[tuple[JobId, int], Content] = {}
+    i8_content_never_changes(before, folded, contents, folded.state.jobs)
     calls = _by_durable_version(evidence)
-    for version, facts in enumerate(evidence.versions):
+    i3_deletions_were_condemned(calls[before], folded, evidence.past)
+    i4_attempts_were_opened(calls[before], folded, evidence.past)
+    for version, facts in enumerate(evidence.versions, evidence.first):
         i5_one_transaction_for_each_seq(version, folded, facts)
         i6_gone_was_condemned(version, folded, facts, garbage)
         folded.apply(facts)
         i1_nothing_kept_is_condemned(version, folded)
         garbage = i2_garbage_is_stable(version, folded, garbage)
-        i3_deletions_were_condemned(calls[version], folded)
-        i4_attempts_were_opened(calls[version], folded)
-        i8_content_never_changes(version, folded, contents)
+        i3_deletions_were_condemned(calls[version], folded, evidence.past)
+        i4_attempts_were_opened(calls[version], folded, evidence.past)
+        i8_content_never_changes(version, folded, contents, {getattr(fact, "job_id", None) for fact in facts})
 
 
 def assert_sound_now(source: Any) -> None:
     """What storage holds is what the ledger says and what callers were told: the part of `assert_catalog_sound` that a later commit or
     deletion may hide. The other part is of the history, and a later look has it too."""
     evidence = evidence_of(source)
-    references = References.of([fact for facts in evidence.versions for fact in facts])
+    references = References.of(evidence.every_fact)
     for check in (
         i1_files_exist,
         i1_owners_have_their_files,
@@ -106,10 +121,10 @@ def assert_sound_now(source: Any) -> None:
 def assert_clean(source: Any) -> None:
     """With no attempt open, vacuumed and scrubbed: storage holds what live or held checkpoints need, the marker, and strangers' files."""
     evidence = evidence_of(source)
-    references = References.of([fact for facts in evidence.versions for fact in facts])
+    references = References.of(evidence.every_fact)
     still_open = [token for job in references.state.jobs.values() for token in job.open_attempts]
     assert not still_open, f"attempts are still open, so nothing can be said: {still_open}"
-    rule = OrphanRule.over(references.state, set())
+    rule = OrphanRule.over(references.state, set(), evidence.past)
     found = {stored.path for stored in evidence.storage.list("")}
     ours = {path for path in found if rule.judge(path) not in {Verdict.FOREIGN, Verdict.INTERNAL}}
     needed = {references.files[handle.file_id].path for _, _, handle in _kept_handles(references) if handle.file_id in references.files}
@@ -173,13 +188,13 @@ def i2_garbage_is_stable(version: int, references: References, before: set[str])
     return now
 
 
-def i3_deletions_were_condemned(calls: Sequence[StorageCall], at: References) -> None:
+def i3_deletions_were_condemned(calls: Sequence[StorageCall], at: References, past: Past = nothing_forgotten) -> None:
     """I3 and I7: when a file is deleted its condemnation is committed and durable, or it is an orphan at that version."""
     deletions = [call for call in calls if call.verb == "delete"]
     if not deletions:
         return
     status = {at.files[file_id].path: status for file_id, status in at.status.items()}
-    rule = OrphanRule.over(at.state, {path for path, s in status.items() if s is not FileStatus.GONE})
+    rule = OrphanRule.over(at.state, {path for path, s in status.items() if s is not FileStatus.GONE}, past)
     for call in deletions:
         if status.get(call.path) in (FileStatus.CONDEMNED, FileStatus.GONE):  # gone: a late delete of an earlier vacuum; no path comes back
             continue
@@ -191,17 +206,17 @@ def i3_deletions_were_condemned(calls: Sequence[StorageCall], at: References) ->
 
 def i4_tokens_are_known(evidence: Evidence, references: References) -> None:
     """I4: a file that is there with the token of an attempt is of one that the ledger knows."""
-    rule = OrphanRule.over(references.state, set())
+    rule = OrphanRule.over(references.state, set(), evidence.past)
     for stored in evidence.storage.list(""):
         assert rule.judge(stored.path) is not Verdict.UNKNOWN_TOKEN, f"I4: {stored.path} carries a token that was never opened"
 
 
-def i4_attempts_were_opened(calls: Sequence[StorageCall], at: References) -> None:
+def i4_attempts_were_opened(calls: Sequence[StorageCall], at: References, past: Past = nothing_forgotten) -> None:
     """I4: a file with the token of an attempt was written only after the attempt's opening was committed, and was durable."""
     creations = [call for call in calls if call.verb == "create"]
     if not creations:
         return
-    rule = OrphanRule.over(at.state, set())
+    rule = OrphanRule.over(at.state, set(), past)
     for call in creations:
         assert rule.judge(call.path) is not Verdict.UNKNOWN_TOKEN, (
             f"I4: {call.path} was written at version {call.version} (durable {call.durable_version}), before its attempt was opened"
@@ -210,7 +225,7 @@ def i4_attempts_were_opened(calls: Sequence[StorageCall], at: References) -> Non
 
 def i5_attempts_end_once(evidence: Evidence) -> None:
     """I5: attempts are opened once and end once, after that; names and ids (jobs, tokens, checkpoints, files, paths) never come back."""
-    facts = [fact for facts in evidence.versions for fact in facts]
+    facts = evidence.every_fact
     opened = [fact for fact in facts if isinstance(fact, f.AttemptOpened)]
     ended = [fact for fact in facts if isinstance(fact, f.AttemptEnded)]
     _require_unique("I5: attempt opened", [o.attempt for o in opened])
@@ -228,7 +243,8 @@ def i5_attempts_end_once(evidence: Evidence) -> None:
         assert end.attempt in opened_at, f"I5: attempt {end.attempt} ended and was never opened"
         assert opened_at[end.attempt] < end.seq, f"I5: attempt {end.attempt} ended before it was opened"
     ends = {e.attempt: e for e in ended}
-    for c in committed:
+    folded = {fact.attempt for fact in evidence.base if isinstance(fact, f.CheckpointCommitted)}
+    for c in (c for c in committed if c.attempt not in folded):  # of those a fold keeps the checkpoint, and not the attempt
         assert ends[c.attempt].status is Status.COMMITTED, f"I5: checkpoint {c.checkpoint_id}: its attempt ended {ends[c.attempt].status}"
         assert ends[c.attempt].seq == c.seq, f"I5: checkpoint {c.checkpoint_id} and the end of its attempt are two transactions"
 
@@ -265,7 +281,7 @@ def i6_gone_was_deleted(evidence: Evidence, references: References) -> None:
     for call in evidence.calls:
         if call.verb == "delete":
             deleted.setdefault(call.path, call.version)
-    for version, facts in enumerate(evidence.versions):
+    for version, facts in enumerate(evidence.versions, evidence.first):
         for fact in facts:
             if isinstance(fact, f.Gone):
                 path = references.files[fact.file_id].path
@@ -308,11 +324,14 @@ def i8_manifests_agree(evidence: Evidence, references: References) -> None:
                 )
 
 
-def i8_content_never_changes(version: int, references: References, contents: dict[tuple[JobId, int], Content]) -> None:
-    """I8: whatever commits, rolls back or drops afterwards, a committed checkpoint's content is what it was at its commit."""
+def i8_content_never_changes(
+    version: int, references: References, contents: dict[tuple[JobId, int], Content], moved: Collection[JobId | None]
+) -> None:
+    """I8: whatever commits, rolls back or drops afterwards, a committed checkpoint's content is what it was at its commit. Asked of the jobs
+    that have `moved`: all of it is of their own handles."""
     for job_id, job in references.state.jobs.items():
-        for number, row in job.checkpoints.items():
-            if row.is_outside:
+        for number, row in job.checkpoints.items() if job_id in moved else ():
+            if row.is_outside or not (row.live or (job_id, number) in contents):  # of one that was dropped, a fold keeps no content
                 continue
             now = content_of(references, job_id, row.fact.seq, row.line)
             assert len(now) == row.fact.handles, (
@@ -325,8 +344,7 @@ def i8_content_never_changes(version: int, references: References, contents: dic
 def i9_folds_change_nothing(evidence: Evidence, _: References) -> None:
     """I9: what a folded ledger says of what is live, open and garbage is what all facts together say."""
     if evidence.now is not None:
-        every = [fact for facts in evidence.versions for fact in facts]
-        require_same(every, evidence.now, source=None, paths_found=(stored.path for stored in evidence.storage.list("")))
+        require_same(evidence.every_fact, evidence.now, source=None, paths_found=(stored.path for stored in evidence.storage.list("")))
 
 
 # ---- what they look at ----------------------------------------------------------------------------------------------
@@ -402,7 +420,7 @@ def _by_durable_version(evidence: Evidence) -> Mapping[int, Sequence[StorageCall
     calls: dict[int, list[StorageCall]] = defaultdict(list)
     for call in evidence.calls:
         calls[min(call.version, call.durable_version)].append(call)
-    assert all(version < len(evidence.versions) for version in calls), "what was durable is lost"
+    assert all(version < evidence.first + len(evidence.versions) for version in calls), "what was durable is lost"
     return calls
 
 
@@ -441,5 +459,5 @@ def _bytes_of(chunk: Chunk, manifest: Manifest, storage: Storage) -> bytes:
 
 
 def _require_unique(what: str, ids: Sequence[Any]) -> None:
-    twice = sorted({str(i) for i in ids if ids.count(i) > 1})
+    twice = sorted(str(i) for i, count in Counter(ids).items() if count > 1)
     assert not twice, f"{what} more than once: {', '.join(twice)}"
