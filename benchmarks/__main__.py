@@ -18,6 +18,8 @@ ABOUT = {
     "commit": "a checkpoint's commit to the ledger, against one Parquet file and one Delta commit with the same syncs; and how it grows",
     "long_life": "a catalog after 10,000 commits with upkeep, against one after its first hundred: commits, opening, memory",
     "many_jobs": "commits of 16 processes with a job each, against delta-rs appends; one job beside 1,000 others, against one alone",
+    "thousand_jobs": "1,000 jobs with a checkpoint a minute each, by 16 processes: what lands of what is due",
+    "vacuum_beside_writers": "8 processes that commit twice a second each, with and without a vacuum, a scrub and folds that never stop",
     "full_checkpoint": "a checkpoint of 10 million rows, against df.write.parquet",
     "restore": "reading it back, verified and not, against spark.read.parquet of the same files",
     "incremental_checkpoint": "a change set of 1 % of 10 million rows, against df.write.parquet of everything",

@@ -24,11 +24,14 @@ from benchmarks import (
     restore,
     state_store,
     streaming,
+    thousand_jobs,
+    vacuum_beside_writers,
     verify,
 )
 from benchmarks.harness import Result
 from benchmarks.ledger_facts import Size, write_ledger
 from holdfast.catalog import errors
+from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.compaction import upkeep
 
 SMALL_HISTORY = Size(jobs=2, checkpoints=60, handles=14, files=4, kept=5, held=2, vacuumed=40, small_files=3)
@@ -157,6 +160,32 @@ def test_a_long_life_is_measured_just_before_a_fold_is_due(tmp_path, monkeypatch
     assert [(each.measures, each.goal) for each in results] == [("commit", "<= 1.2"), ("open", "<= 1.5"), ("memory", "<= 1.2")]
     assert results[0].figures["data_files"] >= 5, "nothing was folded since"
     assert results[1].figures["upkeep"]["runs"] >= 2
+
+
+@pytest.mark.slow
+def test_a_thousand_jobs_are_as_many_as_one_says(tmp_path):
+    [landed] = thousand_jobs.run(tmp_path, jobs=6, processes=2, every_s=1.0, window_s=2.0)
+    assert (landed.measures, landed.goal) == ("landed", ">= 0.99")
+    assert 0 < landed.figures["commit"]["runs"] <= 12, "two commits of each of six, but for what a busy machine does not come to"
+
+
+@pytest.mark.slow
+def test_maintenance_beside_writers_is_compared_with_none(tmp_path):
+    p50, failed, resent = vacuum_beside_writers.run(tmp_path, writers=2, rounds=1, window_s=2.0)
+    assert [(each.measures, each.goal) for each in (p50, failed, resent)] == [("p50", "<= 1.3"), ("failed", "<= 0"), ("resent", "<= 0")]
+    assert (failed.ratio, failed.figures["checkpoints"] >= 12) == (0, True)
+    assert p50.figures["maintenance"]["fold"] > 0
+
+
+def test_a_race_that_is_lost_is_held_against_who_won_it(tmp_path, monkeypatch):
+    window, job = vacuum_beside_writers.Window(), commit.Job.start(tmp_path / "ledger")
+    of_the_job = job.transactor.ledger.version
+    commit.Keeper.of(tmp_path).run()
+    monkeypatch.setattr(vacuum_beside_writers.Committer, "_send", lambda *_: False)
+    vacuum_beside_writers.counting(window)
+    for version in (of_the_job, of_the_job, DeltaLedger.open(tmp_path / "ledger").version):
+        assert not job.transactor.ledger._committer._send(None, version, None)
+    assert (window.sent, window.lost_to_writers, window.lost_to_maintenance) == (3, 2, 1)
 
 
 def test_the_floor_of_commit_writes_its_rows_as_the_ledger_does(tmp_path):
