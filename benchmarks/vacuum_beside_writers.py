@@ -113,7 +113,6 @@ class Worker:
 
     @classmethod
     def start(cls, does: str, scratch: Path, name: str) -> "Worker":
-        # Not by `-c`: DuckDB takes that for somebody at a terminal, and draws on standard output how far it is.
         command = [sys.executable, "-m", "benchmarks.vacuum_beside_writers", does, str(scratch / "catalog"), name]
         worker = cls(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         worker.told()  # it is ready

@@ -156,6 +156,8 @@ def offline_connection(
     spills = os.path.join(_scratch(), f"holdfast-duckdb-{os.getpid()}-{os.urandom(4).hex()}")
     connection.execute(f"SET temp_directory = {literal(spills)}")
     connection.execute("SET TimeZone = 'UTC'")
+    # In a program without a file (`python -c`, a child of multiprocessing) DuckDB draws it on standard output, which is the program's own.
+    connection.execute("SET enable_progress_bar = false")
     return connection
 
 

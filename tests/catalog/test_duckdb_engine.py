@@ -20,7 +20,6 @@ from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.views import duckdb_engine
 from holdfast.catalog.views.duckdb_engine import lock, offline_connection
 connection = offline_connection(threads=1, memory_bytes=256 * 1024 * 1024)
-connection.execute("SET enable_progress_bar = false")
 lock(connection, "/")
 k = sys.argv[1]
 rows = connection.sql(
@@ -48,6 +47,13 @@ def test_no_two_connections_spill_to_one_place(tmp_path: Path, monkeypatch: pyte
     assert len(set(places)) == 3
     assert [place.parent for place in places] == [tmp_path, tmp_path, tmp_path / "spark"]
     assert not any(place.exists() for place in places)
+
+
+def test_standard_output_is_left_to_a_program_without_a_file() -> None:
+    """Seen: how far a vacuum's query was, in the middle of what a program told another."""
+    program = "from holdfast.catalog.views.duckdb_engine import offline_connection as made; "
+    program += "print(made().execute(\"SELECT current_setting('enable_progress_bar')\").fetchall())"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[(False,)]\n"
 
 
 @pytest.mark.slow
