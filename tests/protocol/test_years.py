@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.protocol.years import live, simulate
+from tests.support.mutants import MUTANTS
 
 
 @pytest.mark.slow
@@ -26,3 +27,10 @@ def test_a_catalog_that_was_lived_in_is_small_and_shows_its_days(tmp_path: Path)
     assert len(tally.days) == 3
     assert tally.kills > 0
     assert tally.runs["upkeep done"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["pins", "layers"])
+def test_a_life_without_a_rule_ends_early(rule: str) -> None:
+    with MUTANTS[rule].without(), pytest.raises((AssertionError, KeyError)):  # a pinned checkpoint changes, or is gone
+        simulate(checkpoints=400, seed=3, windows=10)
