@@ -11,6 +11,8 @@ SIMULATED ?= 500000
 CHECKPOINTS ?= 20000
 WORKERS ?= 2
 PYTEST_ARGS ?=
+# Whatever the shell says: without bytecode each worker, and each of the hundred programs that tests start, compiles everything again.
+export PYTHONDONTWRITEBYTECODE :=
 
 VENV := .venv
 BIN := $(VENV)/bin

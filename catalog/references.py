@@ -5,9 +5,10 @@ What cleanup may take is decided by it in memory (`compaction/garbage.py`), and 
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from holdfast.catalog import facts as f
 from holdfast.catalog.state import CatalogState, in_order
@@ -46,20 +47,8 @@ class References:
         facts = list(facts)
         self.state.apply(facts)
         for fact in facts:
-            if isinstance(fact, f.HandleAdded):
-                self.handles[fact.file_id].append(fact)
-            elif isinstance(fact, f.FileWritten):
-                self.files[fact.file_id] = fact
-                self.status.setdefault(fact.file_id, FileStatus.PRESENT)
-            elif isinstance(fact, f.HandleEnded):
-                self.ends[fact.job_id, fact.file_id, fact.offset_bytes, fact.from_seq] = fact.to_seq
-            elif isinstance(fact, f.Released):
-                self.released.add(fact.file_id)
-            elif isinstance(fact, f.Condemned):
-                if self.status.get(fact.file_id) is not FileStatus.GONE:
-                    self.status[fact.file_id] = FileStatus.CONDEMNED
-            elif isinstance(fact, f.Gone):
-                self.status[fact.file_id] = FileStatus.GONE
+            if (apply := _APPLY.get(type(fact))) is not None:
+                apply(self, fact)
 
     def to_seq(self, handle: f.HandleAdded) -> int | None:
         """Where a handle's interval ends; None while it is open."""
@@ -120,3 +109,39 @@ def contains(from_seq: int, to_seq: int | None, kept: list[int]) -> bool:
     """Whether one of the ascending seqs lies in [from_seq, to_seq)."""
     at = bisect_left(kept, from_seq)
     return at < len(kept) and (to_seq is None or kept[at] < to_seq)
+
+
+def _apply_handle(references: References, fact: f.HandleAdded) -> None:
+    references.handles[fact.file_id].append(fact)
+
+
+def _apply_file(references: References, fact: f.FileWritten) -> None:
+    references.files[fact.file_id] = fact
+    references.status.setdefault(fact.file_id, FileStatus.PRESENT)
+
+
+def _apply_end(references: References, fact: f.HandleEnded) -> None:
+    references.ends[fact.job_id, fact.file_id, fact.offset_bytes, fact.from_seq] = fact.to_seq
+
+
+def _apply_release(references: References, fact: f.Released) -> None:
+    references.released.add(fact.file_id)
+
+
+def _apply_condemned(references: References, fact: f.Condemned) -> None:
+    if references.status.get(fact.file_id) is not FileStatus.GONE:
+        references.status[fact.file_id] = FileStatus.CONDEMNED
+
+
+def _apply_gone(references: References, fact: f.Gone) -> None:
+    references.status[fact.file_id] = FileStatus.GONE
+
+
+_APPLY: Mapping[type[f.Fact], Callable[[References, Any], None]] = {
+    f.HandleAdded: _apply_handle,
+    f.FileWritten: _apply_file,
+    f.HandleEnded: _apply_end,
+    f.Released: _apply_release,
+    f.Condemned: _apply_condemned,
+    f.Gone: _apply_gone,
+}

@@ -6,8 +6,9 @@ released. Other files and closed handles belong to the cleanup (`compaction/garb
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.catalog import arguments, paths
 from holdfast.catalog import facts as f
@@ -166,31 +167,8 @@ class CatalogState:
                 self.names[fact.job] = fact.job_id
             elif not isinstance(fact, _OF_MAINTENANCE) and (job := self.jobs.get(fact.job_id)):
                 job.seq = max(job.seq, fact.seq)
-                self._apply_to_job(job, fact)
-
-    def _apply_to_job(self, job: JobState, fact: f.Fact) -> None:
-        if isinstance(fact, f.HandleAdded):
-            if fact.to_seq is None and self.handles_of in {job.job_id, "*"}:
-                job.open_handles[fact.file_id, fact.offset_bytes] = fact.from_seq
-        elif isinstance(fact, f.HandleEnded):
-            job.open_handles.pop((fact.file_id, fact.offset_bytes), None)
-        elif isinstance(fact, f.Started):
-            job.epoch, job.claimed_by = fact.epoch, fact.claimed_by
-            job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
-            if job.begin is not None and job.begin.job_id != job.job_id:
-                job.begun_from.add(job.begin.job_id)
-        elif isinstance(fact, f.Folded):
-            job.epoch, job.claimed_by = fact.epoch, fact.claimed_by
-            job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
-            job.begun_from = {JobId(each) for each in json.loads(fact.claims)} if fact.claims is not None else set()
-            job.last_checkpoint_id = job.folded_id = fact.checkpoint_id
-            job.last_committed_id = fact.last_committed_id
-        elif isinstance(fact, f.AttemptOpened | f.AttemptEnded):
-            _apply_to_attempts(job, fact)
-        elif isinstance(fact, f.CheckpointCommitted | f.Dropped | f.Held | f.Unheld):
-            _apply_to_checkpoints(job, fact)
-        elif isinstance(fact, f.FileWritten | f.Released):
-            _apply_to_owners(job, fact)
+                if (apply := _APPLY.get(type(fact))) is not None:  # a table: a fold asks it for each fact there is
+                    apply(self, job, fact)
 
     def find(self, job_id: JobId) -> JobState | None:
         """The job of this id, if there is one."""
@@ -263,47 +241,95 @@ class CatalogState:
         return held | {p for p in parents if p is not None}
 
 
-def _apply_to_attempts(job: JobState, fact: f.AttemptOpened | f.AttemptEnded) -> None:
-    if isinstance(fact, f.AttemptOpened):
-        job.attempts[fact.attempt] = job.open_attempts[fact.attempt] = Attempt(fact)
-        job.last_checkpoint_id = max(job.last_checkpoint_id, fact.checkpoint_id or 0)
-        if fact.name is not None:
-            (job.owner_names if fact.purpose is Purpose.OWNER else job.savepoints)[fact.name] = fact.attempt
-        if fact.purpose is Purpose.OWNER:
-            job.owners[fact.attempt] = OwnerState(fact)
-        return
+def _apply_handle(state: CatalogState, job: JobState, fact: f.HandleAdded) -> None:
+    if fact.to_seq is None and state.handles_of in {job.job_id, "*"}:
+        job.open_handles[fact.file_id, fact.offset_bytes] = fact.from_seq
+
+
+def _apply_handle_end(_: CatalogState, job: JobState, fact: f.HandleEnded) -> None:
+    job.open_handles.pop((fact.file_id, fact.offset_bytes), None)
+
+
+def _apply_start(_: CatalogState, job: JobState, fact: f.Started) -> None:
+    job.epoch, job.claimed_by = fact.epoch, fact.claimed_by
+    job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
+    if job.begin is not None and job.begin.job_id != job.job_id:
+        job.begun_from.add(job.begin.job_id)
+
+
+def _apply_fold(_: CatalogState, job: JobState, fact: f.Folded) -> None:
+    job.epoch, job.claimed_by = fact.epoch, fact.claimed_by
+    job.begin = _ref(fact.parent_job_id, fact.parent_checkpoint_id)
+    job.begun_from = {JobId(each) for each in json.loads(fact.claims)} if fact.claims is not None else set()
+    job.last_checkpoint_id = job.folded_id = fact.checkpoint_id
+    job.last_committed_id = fact.last_committed_id
+
+
+def _apply_opening(_: CatalogState, job: JobState, fact: f.AttemptOpened) -> None:
+    job.attempts[fact.attempt] = job.open_attempts[fact.attempt] = Attempt(fact)
+    job.last_checkpoint_id = max(job.last_checkpoint_id, fact.checkpoint_id or 0)
+    if fact.name is not None:
+        (job.owner_names if fact.purpose is Purpose.OWNER else job.savepoints)[fact.name] = fact.attempt
+    if fact.purpose is Purpose.OWNER:
+        job.owners[fact.attempt] = OwnerState(fact)
+
+
+def _apply_end(_: CatalogState, job: JobState, fact: f.AttemptEnded) -> None:
     attempt = job.attempts[fact.attempt]
     attempt.status, attempt.reason = fact.status, fact.reason
     job.open_attempts.pop(fact.attempt, None)
     job.owners.pop(fact.attempt, None)
 
 
-def _apply_to_owners(job: JobState, fact: f.FileWritten | f.Released) -> None:
+def _apply_file(_: CatalogState, job: JobState, fact: f.FileWritten) -> None:
     owner = job.owners.get(fact.attempt)
-    if owner is None:
-        return
-    if isinstance(fact, f.Released):
-        owner.released.add(fact.file_id)
-        owner.rows.discard(fact.file_id)
-    elif fact.scope is Scope.TASKOWNED and fact.file_id not in owner.released:
+    if owner is not None and fact.scope is Scope.TASKOWNED and fact.file_id not in owner.released:
         owner.rows.add(fact.file_id)
 
 
-def _apply_to_checkpoints(job: JobState, fact: f.CheckpointCommitted | f.Dropped | f.Held | f.Unheld) -> None:
-    if isinstance(fact, f.CheckpointCommitted):
-        job.checkpoints[fact.checkpoint_id] = job.live[fact.checkpoint_id] = CheckpointRow(fact)
-        if not fact.is_savepoint:
-            job.begin = Ref(job.job_id, fact.checkpoint_id)
-            job.last_committed_id = max(job.last_committed_id, fact.checkpoint_id)
-    elif isinstance(fact, f.Dropped):
-        job.checkpoints[fact.checkpoint_id].live = False
-        job.live.pop(fact.checkpoint_id, None)
-        if job.head == fact.checkpoint_id:  # the job has ended, or another one owns its checkpoints
-            job.begin = None
-    elif isinstance(fact, f.Held):
-        job.holds.add((fact.checkpoint_id, fact.hold))
-    else:
-        job.holds.discard((fact.checkpoint_id, fact.hold))
+def _apply_release(_: CatalogState, job: JobState, fact: f.Released) -> None:
+    owner = job.owners.get(fact.attempt)
+    if owner is not None:
+        owner.released.add(fact.file_id)
+        owner.rows.discard(fact.file_id)
+
+
+def _apply_checkpoint(_: CatalogState, job: JobState, fact: f.CheckpointCommitted) -> None:
+    job.checkpoints[fact.checkpoint_id] = job.live[fact.checkpoint_id] = CheckpointRow(fact)
+    if not fact.is_savepoint:
+        job.begin = Ref(job.job_id, fact.checkpoint_id)
+        job.last_committed_id = max(job.last_committed_id, fact.checkpoint_id)
+
+
+def _apply_drop(_: CatalogState, job: JobState, fact: f.Dropped) -> None:
+    job.checkpoints[fact.checkpoint_id].live = False
+    job.live.pop(fact.checkpoint_id, None)
+    if job.head == fact.checkpoint_id:  # the job has ended, or another one owns its checkpoints
+        job.begin = None
+
+
+def _apply_hold(_: CatalogState, job: JobState, fact: f.Held) -> None:
+    job.holds.add((fact.checkpoint_id, fact.hold))
+
+
+def _apply_unhold(_: CatalogState, job: JobState, fact: f.Unheld) -> None:
+    job.holds.discard((fact.checkpoint_id, fact.hold))
+
+
+_APPLY: Mapping[type[f.Fact], Callable[[CatalogState, JobState, Any], None]] = {
+    f.HandleAdded: _apply_handle,
+    f.HandleEnded: _apply_handle_end,
+    f.Started: _apply_start,
+    f.Folded: _apply_fold,
+    f.AttemptOpened: _apply_opening,
+    f.AttemptEnded: _apply_end,
+    f.FileWritten: _apply_file,
+    f.Released: _apply_release,
+    f.CheckpointCommitted: _apply_checkpoint,
+    f.Dropped: _apply_drop,
+    f.Held: _apply_hold,
+    f.Unheld: _apply_unhold,
+}
 
 
 def in_order(facts: Iterable[f.Fact]) -> list[f.Fact]:

@@ -1,22 +1,26 @@
-"""The judge: reads the last checkpoint as anybody may, and compares it with one plain aggregation over all flights; asks Spark SQL; then
-restores the savepoint elsewhere and forks."""
+"""The judge: restores the savepoint elsewhere; compares the last checkpoint, read as anybody may, with one plain aggregation over all the
+flights; asks Spark SQL; and forks."""
 
 import argparse
 import json
 import os
-import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.demo.flights import WEEKS
 from holdfast.demo.movers import SAVEPOINT_WEEK, fork, restore_elsewhere
-from holdfast.demo.places import Places, tell
+from holdfast.demo.places import Places, tell, wait_for
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import JOB, OFFSETS, STATES, count_differences, plain_aggregation, read_year, with_mean_delay
 from holdfast.demo.views import COSTS, PLAIN_COLUMNS
+from holdfast.facade import Catalog
 from holdfast.opening import open_catalog
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 CLEANED = "cleaned"  # a file of the demo's directory: the parent says that the catalog is as it stays
-LOOK_EVERY_S = 0.05
 
 
 def main() -> None:
@@ -25,16 +29,14 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--weeks", type=int, default=WEEKS)
     arguments = parser.parse_args()
-    places = Places(arguments.directory)
-    parent = os.getppid()
+    places, parent = Places(arguments.directory), os.getppid()
     spark = start_session(places.scratch, master="local[2]", delta=True)
     flights = read_year(spark, places.input).cache()
     counted = flights.count()
-    while not (places.root / CLEANED).exists():  # what comes before needs nothing of the catalog, and takes as long as the cleanup
-        if os.getppid() != parent:
-            return
-        time.sleep(LOOK_EVERY_S)
     with open_catalog(places.catalog) as catalog:
+        restored = restore_savepoints(spark, places, catalog)  # what comes before the cleanup's end takes no time of its own
+        if not wait_for(places.root / CLEANED, parent):
+            return
         last = catalog.checkpoint(JOB)
         for state in STATES:
             ours = with_mean_delay(last.read(spark, state.name))
@@ -43,12 +45,19 @@ def main() -> None:
         tell("counted", flights=told["flights"], plain_flights=counted, week=told["week"])
         catalog.register(spark)
         tell("spark_sql", rows=[[row[name] for name in PLAIN_COLUMNS] for row in spark.sql(COSTS).collect()])
-        with catalog.duckdb() as connection:
-            taken = connection.execute("SELECT checkpoint_id FROM checkpoints WHERE is_savepoint").fetchall()
-        for (number,) in taken:
-            restore_elsewhere(spark, places, catalog.checkpoint(JOB, number), SAVEPOINT_WEEK)
+        restore_savepoints(spark, places, catalog, restored)
         fork(spark, catalog, last)
     spark.stop()
+
+
+def restore_savepoints(spark: "SparkSession", places: Places, catalog: Catalog, done: Collection[int] = ()) -> set[int]:
+    """Every savepoint that there is by now, but for those that were restored before; all of them."""
+    with catalog.duckdb() as connection:
+        taken = {number for (number,) in connection.execute("SELECT checkpoint_id FROM checkpoints WHERE is_savepoint").fetchall()}
+    for number in taken.difference(done):
+        with catalog.checkpoint(JOB, number) as savepoint:
+            restore_elsewhere(spark, places, savepoint, SAVEPOINT_WEEK)
+    return taken
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from holdfast.catalog.storage.local import open_storage
 from holdfast.catalog.types import KeepLast
 from holdfast.demo.flights import WEEKS, count_week
 from holdfast.demo.movers import SAVEPOINT, SAVEPOINT_WEEK
-from holdfast.demo.places import Places, tell
+from holdfast.demo.places import Places, tell, wait_for
 from holdfast.demo.sessions import start_session
 from holdfast.demo.states import AIRPORTS, JOB, KEEP, OFFSETS, STATES, add, aggregate, read_week
 from holdfast.demo.stops import UPLOAD, StoppingStorage, Stops, stopping_midway
@@ -30,10 +31,13 @@ def main() -> None:
     parser.add_argument("--stop", help="the place to stop at")
     parser.add_argument("--in-week", type=int)
     parser.add_argument("--weeks", type=int, default=WEEKS)
+    parser.add_argument("--turn", type=int, required=True)
     arguments = parser.parse_args()
-    places = Places(arguments.directory)
+    places, parent = Places(arguments.directory), os.getppid()
     spark = start_session(places.scratch)
     tell("spark")
+    if not wait_for(places.turn(arguments.turn), parent):
+        return
     with open_stoppable(places.catalog, places.stops) as catalog, catalog.coordinate(JOB, retention=KeepLast(KEEP)) as job:
         replay(spark, job, places, arguments.weeks, {arguments.in_week: arguments.stop} if arguments.stop else {})
     spark.stop()

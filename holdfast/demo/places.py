@@ -1,12 +1,16 @@
 """Where the processes of one demo find things, and how they report to the parent what they do."""
 
 import json
+import os
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.demo.stops import Stops
+
+LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,19 @@ class Places:
     @property
     def stops(self) -> Stops:
         return Stops(self.root / "stops")
+
+    def turn(self, number: int) -> Path:
+        """A file by which the parent says that the driver of this number is to go on."""
+        return self.root / f"turn-{number}"
+
+
+def wait_for(file: Path, parent: int) -> bool:
+    """Wait until this file is there; whether it came while the parent lived."""
+    while not file.exists():
+        if os.getppid() != parent:
+            return False
+        time.sleep(LOOK_EVERY_S)
+    return True
 
 
 def tell(event: str, **values: Any) -> None:

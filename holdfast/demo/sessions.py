@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,9 @@ def link_spark_home(directory: Path) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     for entry in Path(pyspark.__file__).parent.iterdir():
         link = home / entry.name
-        if entry.name != "work" and not link.is_symlink():
-            link.symlink_to(entry)
+        if entry.name != "work":
+            with suppress(FileExistsError):  # of an earlier session, or of one that starts at the same time
+                link.symlink_to(entry)
     return home
 
 

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +12,12 @@ from holdfast.demo.audit import Kill, Result, clean_up, read_back
 from holdfast.demo.checker import CLEANED
 from holdfast.demo.cleaner import ENOUGH
 from holdfast.demo.flights import WEEKS, write_weeks
-from holdfast.demo.places import Places
+from holdfast.demo.places import LOOK_EVERY_S, Places
 from holdfast.demo.processes import Child, ChildFailedError, Event
 from holdfast.demo.stops import DELETION, KILLS, PlannedKill, Stops
 from holdfast.opening import open_catalog
 
 MARK = ".holdfast-demo"  # in the demo's directory: what has it may be replaced by the next run
-LOOK_EVERY_S = 0.05
 TIMEOUT_S = 600
 
 Progress = Callable[[int, str], None]
@@ -32,12 +31,16 @@ def run_demo(directory: Path, *, weeks: int = WEEKS, kills: tuple[PlannedKill, .
         UsageError: the directory holds something that is not a demo's, or the flights are not installed.
         ChildFailedError: the job, the vacuum or the comparison failed by itself.
     """
-    story = Story(Places(prepare_directory(directory)), weeks, progress or (lambda _week, _what: None))
-    with story.timed("input"):
-        story.progress(0, "writing the input")
-        story.result.flights = write_weeks(story.places.input, weeks)
-    with story.timed("replay"):
-        checker = story.replay(kills)
+    story = Story(Places(prepare_directory(directory)), weeks, kills, progress or (lambda _week, _what: None))
+    try:
+        with story.timed("input"):
+            story.stand_by()
+            story.progress(0, "writing the input")
+            story.result.flights = write_weeks(story.places.input, weeks)
+        with story.timed("replay"):
+            checker = story.replay()
+    finally:
+        story.end()
     try:
         with story.timed("cleanup"):
             story.clean()
@@ -79,12 +82,18 @@ def wait_until_reached(stops: Stops, place: str, driver: Child, cleaner: Child, 
 
 
 class Story:
-    """One run: its children, and what they reported."""
+    """One run: its children, and what they reported.
 
-    def __init__(self, places: Places, weeks: int, progress: Progress) -> None:
-        self.places, self.weeks, self.progress = places, weeks, progress
+    Of the drivers, one for each kill and one to the end, the next one always stands by: its session, which takes longer to start than
+    some weeks take to be replayed, is there when its turn comes.
+    """
+
+    def __init__(self, places: Places, weeks: int, kills: Sequence[PlannedKill], progress: Progress) -> None:
+        self.places, self.weeks, self.kills, self.progress = places, weeks, kills, progress
         self.result = Result(weeks=weeks)
         self._week = 0
+        self._turn = 0  # of the driver that stands by
+        self._standby: Child | None = None
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -92,11 +101,23 @@ class Story:
         yield
         self.result.seconds[what] = round(time.monotonic() - started, 1)
 
-    def replay(self, kills: tuple[PlannedKill, ...]) -> Child:
+    def stand_by(self) -> None:
+        """Start the driver whose turn is next, if there is one."""
+        kills = [["--stop", kill.place, "--in-week", str(kill.week)] for kill in self.kills]
+        if self._turn <= len(kills):
+            stop = [*kills, []][self._turn]
+            self._standby = self._child("driver", ["--weeks", str(self.weeks), "--turn", str(self._turn), *stop])
+
+    def end(self) -> None:
+        """Nobody stands by any more."""
+        if self._standby is not None:
+            self._standby.kill()
+
+    def replay(self) -> Child:
         """Every week once, through all kills. Returns the checker, whose session starts alongside the last weeks."""
         cleaner = self._child("cleaner", [])
         try:
-            for kill in kills:
+            for kill in self.kills:
                 cleaner = self._drive_and_kill(kill, cleaner)
             checker = self._child("checker", ["--weeks", str(self.weeks)])
             try:
@@ -123,7 +144,7 @@ class Story:
 
     def _drive_and_kill(self, kill: PlannedKill, cleaner: Child) -> Child:
         """Run the driver to the place and kill it there, with the vacuum if that one stopped; returns the cleaner that runs now."""
-        driver = self._start_driver(["--stop", kill.place, "--in-week", str(kill.week)])
+        driver = self._take_turn()
         try:
             wait_until_reached(self.places.stops, kill.place, driver, cleaner)
         finally:
@@ -136,17 +157,23 @@ class Story:
         self.progress(self._week, f"killed during {kill.place} in week {self._week}; starting again")
         return cleaner
 
+    def _take_turn(self) -> Child:
+        """The driver that stood by, which goes on; another one stands by from here."""
+        assert self._standby is not None
+        driver, self._standby = self._standby, None
+        self.places.turn(self._turn).touch()
+        self._turn += 1
+        self.stand_by()
+        return driver
+
     def _drive(self) -> None:
-        self._run_to_end(self._start_driver([]))
+        self._run_to_end(self._take_turn())
 
     def _run_to_end(self, child: Child) -> None:
         try:
             child.wait(TIMEOUT_S)
         finally:
             child.kill()
-
-    def _start_driver(self, stop: list[str]) -> Child:
-        return self._child("driver", ["--weeks", str(self.weeks), *stop])
 
     def _child(self, name: str, arguments: list[str]) -> Child:
         return Child(f"holdfast.demo.{name}", [str(self.places.root), *arguments], self.places.logs / f"{name}.log", self._hear)

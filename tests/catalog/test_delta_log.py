@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 import warnings
 from collections.abc import Callable
@@ -39,10 +40,15 @@ def short(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _make(tmp_path_factory.mktemp("long") / "ledger", VERSIONS)
+
+
 @pytest.fixture
-def long(tmp_path: Path) -> Path:
+def long(made: Path, tmp_path: Path) -> Path:
     """A ledger with a Delta checkpoint and commits above it."""
-    directory = _make(tmp_path / "ledger", VERSIONS)
+    directory = Path(shutil.copytree(made, tmp_path / "ledger"))
     assert len(_checkpoints(directory)) == 1
     return directory
 

@@ -15,15 +15,15 @@ import holdfast
 from holdfast.catalog.errors import CorruptionError, DamagedLedgerError
 from holdfast.catalog.ledger import delta_data
 from holdfast.catalog.ledger.delta_verify import check_files
-from tests.support.small_catalog import SmallCatalog, make
+from tests.support.small_catalog import SmallCatalog, SmallCatalogs
 
 ROUNDS = int(os.environ.get("ROUNDS", "500"))
-FEW = 24
+FEW = 10
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> SmallCatalog:
-    made = make(tmp_path_factory.mktemp("bits") / "catalog")
+def whole(tmp_path_factory: pytest.TempPathFactory, small_catalogs: SmallCatalogs) -> SmallCatalog:
+    made = small_catalogs.copy(tmp_path_factory.mktemp("bits") / "catalog", checkpoints=7)
     assert len(made.needed) >= 8  # manifests and states
     return made
 

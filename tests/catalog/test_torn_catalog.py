@@ -10,15 +10,15 @@ from holdfast.catalog.errors import ReadOnlyError, RetryError, StorageFullError
 from holdfast.catalog.ledger import log_repair
 from holdfast.catalog.ledger.log_repair import LedgerRepairWarning
 from tests.support.invariants import assert_catalog_sound
-from tests.support.small_catalog import SmallCatalog, make
+from tests.support.small_catalog import SmallCatalog, SmallCatalogs
 
 pytestmark = pytest.mark.filterwarnings("ignore::holdfast.catalog.ledger.log_repair.LedgerRepairWarning")
 
 
 @pytest.fixture
-def torn(tmp_path: Path) -> SmallCatalog:
+def torn(tmp_path: Path, small_catalogs: SmallCatalogs) -> SmallCatalog:
     """Its last two commits were sent by two writers that raced, and died: a hold of one job, which is torn, and a drop of the other."""
-    small = make(tmp_path / "catalog", checkpoints=3)
+    small = small_catalogs.copy(tmp_path / "catalog", checkpoints=3)
     with holdfast.open(small.root) as one, holdfast.open(small.root) as other:
         assert one._transactor.known().whole().names == other._transactor.known().whole().names
         one.hold("alpha", 2, "mine")

@@ -36,7 +36,9 @@ from holdfast.catalog.storage.local import LocalStorage
 from holdfast.catalog.transactions import Transactor
 from holdfast.catalog.views import duckdb_engine
 from tests.support import format_1
+from tests.support.history import SMALL_LEDGER
 from tests.support.invariants import assert_catalog_sound
+from tests.support.spark_support import session_settings
 from tests.support.upgrades import ENVIRONMENT, OldWriter, holds_of, make_small, register
 
 
@@ -185,13 +187,14 @@ def test_a_closed_ledger_reads_as_before(root: Path) -> None:
 
 
 def test_spark_reads_a_closed_ledger_and_its_successor(spark, root: Path) -> None:
-    before = spark.read.format("delta").load(str(root / "ledger")).count()
-    report = holdfast.upgrade(root)
-    assert spark.read.format("delta").load(str(root / "ledger")).count() == before == report.facts
-    assert spark.read.format("delta").load(str(root / "ledger-1")).count() == report.kept_facts
-    with holdfast.open(root) as catalog:
-        catalog.register(spark)
-        assert spark.sql("SELECT * FROM checkpoints WHERE status = 'live'").count() == 2
+    with session_settings(spark, SMALL_LEDGER):
+        before = spark.read.format("delta").load(str(root / "ledger")).count()
+        report = holdfast.upgrade(root)
+        assert spark.read.format("delta").load(str(root / "ledger")).count() == before == report.facts
+        assert spark.read.format("delta").load(str(root / "ledger-1")).count() == report.kept_facts
+        with holdfast.open(root) as catalog:
+            catalog.register(spark)
+            assert spark.sql("SELECT * FROM checkpoints WHERE status = 'live'").count() == 2
 
 
 def test_a_program_that_has_the_old_catalog_open_is_refused(root: Path) -> None:

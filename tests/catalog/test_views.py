@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 
 from holdfast.catalog import facts as f
-from holdfast.catalog.errors import DamagedLedgerError, RefusedError, UsageError
+from holdfast.catalog.errors import DamagedLedgerError, FormatError, RefusedError, UsageError
 from holdfast.catalog.schema import Operation, to_table
 from holdfast.catalog.views import duckdb_engine
 from holdfast.catalog.views.definitions import VIEWS, Engine, views_for
@@ -168,6 +168,18 @@ def test_facts_in_memory_and_in_a_delta_table_give_equal_views(connection, name)
         duckdb_engine.views_over(memory, pa.concat_tables(transactions()))
         assert view(memory, name).schema == view(connection, name).schema
         assert rows(view(memory, name)) == rows(view(connection, name))
+
+
+def test_a_column_more_is_passed_over_and_a_column_less_is_named(tmp_path):
+    """Another version's. What a view names must be there; what it does not name may be."""
+    facts = pa.concat_tables(transactions())
+    write_deltalake(str(tmp_path / "more"), facts.append_column("later", pa.array(["x"] * facts.num_rows)))
+    write_deltalake(str(tmp_path / "less"), facts.drop_columns(["hold"]))
+    with duckdb_engine.connect(str(tmp_path / "more")) as connection:
+        for name in ("jobs", "checkpoints", "holds"):
+            assert rows(view(connection, name)) == sorted(EXPECTED[name], key=repr)
+    with pytest.raises(FormatError, match="lack a column that the views need.*hold"):
+        duckdb_engine.connect(str(tmp_path / "less"))
 
 
 def test_columns_have_only_the_types_that_analysts_were_promised(connection):

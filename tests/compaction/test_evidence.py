@@ -10,12 +10,12 @@ from holdfast.compaction import evidence
 from holdfast.compaction.evidence import require_unneeded
 from holdfast.compaction.garbage import GarbageFile, GarbageFiles
 from holdfast.compaction.vacuum import VacuumPlan
-from tests.support.small_catalog import SmallCatalog, make
+from tests.support.small_catalog import SmallCatalog, SmallCatalogs
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> SmallCatalog:
-    return make(tmp_path / "catalog", checkpoints=3)
+def small(tmp_path: Path, small_catalogs: SmallCatalogs) -> SmallCatalog:
+    return small_catalogs.copy(tmp_path / "catalog", checkpoints=3)
 
 
 def plan_of(*paths: str) -> VacuumPlan:

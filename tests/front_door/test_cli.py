@@ -21,17 +21,20 @@ JOB = "flights"
 LARGE = b"x" * 50_000
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A catalog with checkpoints 1 to 3 of one job, all live; the large state of each is a file of its own."""
-    with (
-        holdfast.open(tmp_path / "catalog", create=True) as catalog,
-        catalog.coordinate(JOB, retention=holdfast.KeepLast(3)) as job,
-    ):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("cli") / "catalog"
+    with holdfast.open(place, create=True) as catalog, catalog.coordinate(JOB, retention=holdfast.KeepLast(3)) as job:
         for n in (1, 2, 3):
             with job.checkpoint(progress={"week": n}) as checkpoint:
                 checkpoint.write_bytes("large", LARGE + bytes([n]))
-    return tmp_path / "catalog"
+    return place
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    """A catalog with checkpoints 1 to 3 of one job, all live; the large state of each is a file of its own."""
+    return Path(shutil.copytree(made, tmp_path / "catalog"))
 
 
 def run(*arguments: object) -> Result:

@@ -31,6 +31,7 @@ from tests.catalog.test_manifest import INLINE, PATH, SCHEMA, SMALL, chunk, inli
 from tests.golden import make
 from tests.support.front_door import LARGE, ask
 from tests.support.hostile import opened_manifest, resealed, sealed_manifest
+from tests.support.tables import table
 
 GOLDEN = make.GOLDEN / "format-1" / "savepoint"
 
@@ -249,18 +250,17 @@ def test_the_ledger_keeps_the_type_of_a_programs_error_and_not_its_text(catalog:
     assert ask(catalog, "SELECT reason FROM attempts WHERE reason LIKE '%Error%'") == [("ValueError",)]
 
 
-@pytest.mark.parametrize(
-    "progress", [{"a": "\ud800"}, {"\udfff": 1}, {"a": "x" * 1_000_000}, {"a": float("inf")}, [["a", 1]], "a"], ids=lambda p: ascii(p)[:20]
-)
-def test_progress_that_no_query_could_read_is_refused(catalog: holdfast.Catalog, progress) -> None:
+def test_progress_that_no_query_could_read_is_refused(catalog: holdfast.Catalog) -> None:
+    deep: dict = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    hostile = [{"a": "\ud800"}, {"\udfff": 1}, {"a": "x" * 1_000_000}, {"a": float("inf")}, [["a", 1]], "a", deep]
     with catalog.coordinate("flights") as job:
-        with pytest.raises(holdfast.UsageError, match="progress"), job.checkpoint(progress):
-            pass
-        deep: dict = {}
-        for _ in range(100_000):
-            deep = {"a": deep}
-        with pytest.raises(holdfast.UsageError, match="progress"), job.checkpoint(deep):
-            pass
+        with table() as case:
+            for progress in hostile:
+                with case(ascii(progress)[:20] if progress is not deep else "deep"):
+                    with pytest.raises(holdfast.UsageError, match="progress"), job.checkpoint(progress):
+                        pass
         with job.checkpoint({"a": "ü😀"}) as checkpoint:
             checkpoint.write_bytes("s", b"1")
     assert ask(catalog, "SELECT progress::JSON->>'$.a' FROM checkpoints") == [("ü😀",)]

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from holdfast.writers.failure_policy import FailurePolicy
 from tests.protocol.test_doubt import DeafLedger
 from tests.support.front_door import LARGE, ask
 from tests.support.invariants import assert_catalog_sound, assert_clean
+from tests.support.tables import table
 from tests.support.world import World
 
 
@@ -67,16 +69,26 @@ def checkpoint(catalog: Catalog) -> None:
         cp.write_bytes("bytes", LARGE)
 
 
-def savepoint(catalog: Catalog) -> None:
-    catalog.savepoint("j", "s")
+def savepoint(catalog: Catalog, name: str = "s") -> None:
+    catalog.savepoint("j", name)
 
 
-@pytest.mark.parametrize("failure", ["last look", *ERRORS, *sorted(WITHOUT_A_MANIFEST)])
 @pytest.mark.parametrize("write", [checkpoint, savepoint])
-def test_the_abort_of_a_failed_commit_names_the_manifest(tmp_path: Path, write: Callable[[Catalog], None], failure: str) -> None:
+def test_the_abort_of_a_failed_commit_names_the_manifest(tmp_path: Path, write: Callable[..., None]) -> None:
     root = tmp_path / "catalog"
     with holdfast.open(root, create=True) as healthy:
         checkpoint(healthy)
+    with table() as case:
+        for failure in ("last look", *ERRORS, *sorted(WITHOUT_A_MANIFEST)):
+            with case(failure):
+                fail(root, write if write is checkpoint else partial(write, name=failure), failure)
+    with holdfast.open(root) as catalog:
+        assert_catalog_sound(catalog)
+        assert_clean(catalog)
+
+
+def fail(root: Path, write: Callable[[Catalog], None], failure: str) -> None:
+    """A write that fails, and what cleanup finds of it."""
     storage, marker = LocalStorage(root), read_marker(LocalStorage(root))
     with catalog_at(Failing(storage, failure), marker, SystemEnvironment()) as catalog:
         with pytest.raises((OSError, AttemptEndedError, KeyboardInterrupt)):
@@ -87,8 +99,6 @@ def test_the_abort_of_a_failed_commit_names_the_manifest(tmp_path: Path, write: 
         assert all((root / path).is_file() for path in left)
         assert catalog.vacuum().deleted_files == len(left)
         assert catalog.scrub().deleted_files == (failure == "half written")
-        assert_catalog_sound(catalog)
-        assert_clean(catalog)
 
 
 @pytest.mark.parametrize("write", [checkpoint, savepoint])

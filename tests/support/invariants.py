@@ -33,6 +33,7 @@ from tests.support.bisimulation import require_same
 
 Versions = Sequence[Sequence[f.Fact]]
 Content = frozenset[tuple[Any, ...]]
+OF_CONTENT = (f.HandleAdded, f.HandleEnded, f.CheckpointCommitted)  # without one of them no checkpoint's content can change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,8 @@ def assert_catalog_sound(source: Any) -> None:
         garbage = i2_garbage_is_stable(version, folded, garbage)
         i3_deletions_were_condemned(calls[version], folded, evidence.past)
         i4_attempts_were_opened(calls[version], folded, evidence.past)
-        i8_content_never_changes(version, folded, contents, {getattr(fact, "job_id", None) for fact in facts})
+        if any(isinstance(fact, OF_CONTENT) for fact in facts):
+            i8_content_never_changes(version, folded, contents, {getattr(fact, "job_id", None) for fact in facts})
 
 
 def assert_sound_now(source: Any) -> None:
@@ -459,5 +461,5 @@ def _bytes_of(chunk: Chunk, manifest: Manifest, storage: Storage) -> bytes:
 
 
 def _require_unique(what: str, ids: Sequence[Any]) -> None:
-    twice = sorted(str(i) for i, count in Counter(ids).items() if count > 1)
+    twice = sorted(str(i) for i, times in Counter(ids).items() if times > 1)
     assert not twice, f"{what} more than once: {', '.join(twice)}"

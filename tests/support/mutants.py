@@ -4,7 +4,7 @@ A mutant takes the place of one function of the project for the length of a `wit
 """
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -210,14 +210,15 @@ def _refer_to_released() -> AbstractContextManager[None]:
 
 
 def _ids_come_back() -> AbstractContextManager[None]:
-    apply = CatalogState._apply_to_job
+    apply = CatalogState.apply
 
-    def mutant(state: CatalogState, job: JobState, fact: f.Fact) -> None:
-        apply(state, job, fact)
-        taken = [attempt.opened.checkpoint_id or 0 for attempt in job.open_attempts.values()]
-        job.last_checkpoint_id = max([job.last_committed_id, *taken])
+    def mutant(state: CatalogState, facts: Iterable[f.Fact]) -> None:
+        apply(state, facts)
+        for job in state.jobs.values():
+            taken = [attempt.opened.checkpoint_id or 0 for attempt in job.open_attempts.values()]
+            job.last_checkpoint_id = max([job.last_committed_id, *taken])
 
-    return replaced(CatalogState, "_apply_to_job", mutant)
+    return replaced(CatalogState, "apply", mutant)
 
 
 def _delete_first() -> AbstractContextManager[None]:

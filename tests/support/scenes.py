@@ -372,28 +372,30 @@ def resume(world: World) -> int:
     assert (latest.checkpoint_id if latest else 0) >= acknowledged, "the job goes on from before what was acknowledged"
     number = process.checkpoint(coordinator, {"offsets": b"resumed", "airports": [b"a9"]})
     coordinator.close()
-    for name in set(world.references().state.names) - {JOB}:
+    state = world.references().state
+    for name in set(state.names) - {JOB}:
         # One that died before its first commit pinned nothing any more: what it began with may be gone.
-        start = "head" if world.job(name).head is not None else "nothing"
+        start = "head" if state.job_named(name).head is not None else "nothing"
         process.coordinate(name, retention=KeepAll(), start=start).close()
     for purpose in (Purpose.READ, Purpose.SAVEPOINT):
         process.kill_all(purpose)
-    for held, name in sorted(world.job().holds):
+    for held, name in sorted(state.job_named(JOB).holds):
         process.unhold(held, name)
         process.drop(held)
     process.vacuum()
     process.scrub()
     assert_sound_now(world)  # of owners that are open too
-    for owner in [owner.opened.name for owner in world.job().owners.values()]:
+    for owner in [owner.opened.name for owner in state.job_named(JOB).owners.values()]:
         assert owner is not None
         process.release_owner(owner)
     process.vacuum()
     process.scrub()
     assert_catalog_sound(world)
     assert_clean(world)
-    directories = {path.split("/")[2] for path in world.paths(f"jobs/{world.job().job_id}") if "/chk-" in path}
+    job = world.job()
+    directories = {path.split("/")[2] for path in world.paths(f"jobs/{job.job_id}") if "/chk-" in path}
     assert directories == {f"chk-{number}"}, f"keep-last-1 leaves one chk directory, here are {sorted(directories)}"
-    assert all(attempt.status is not Status.OPEN for attempt in world.job(JOB).attempts.values())
+    assert all(attempt.status is not Status.OPEN for attempt in job.attempts.values())
     return number
 
 

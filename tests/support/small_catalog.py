@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import holdfast
@@ -38,7 +38,7 @@ class SmallCatalog:
         return found
 
 
-def make(root: Path, checkpoints: int = 7) -> SmallCatalog:
+def make(root: Path, checkpoints: int) -> SmallCatalog:
     """Each job has kept its last two checkpoints; files of the others are unreferenced, and none is deleted."""
     with holdfast.open(root, create=True) as catalog:
         states = {}
@@ -62,3 +62,18 @@ def make(root: Path, checkpoints: int = 7) -> SmallCatalog:
                     states[job, number] = {name: checkpoint.read_bytes(name) for name in ("state", "offsets")}
         needed = catalog.duckdb().execute("SELECT path FROM files WHERE file_id IN (SELECT file_id FROM checkpoint_files)").fetchall()
     return SmallCatalog(root, states, frozenset(path for (path,) in needed))
+
+
+class SmallCatalogs:
+    """Copies of catalogs that `make` makes, each of which is made once."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._made: dict[int, SmallCatalog] = {}
+
+    def copy(self, target: Path, checkpoints: int) -> SmallCatalog:
+        if checkpoints not in self._made:
+            self._made[checkpoints] = make(self._place / str(checkpoints), checkpoints)
+        made = self._made[checkpoints]
+        shutil.copytree(made.root, target)
+        return replace(made, root=target)

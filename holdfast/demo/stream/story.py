@@ -14,10 +14,10 @@ from typing import Any
 
 from holdfast.demo.cleaner import ENOUGH
 from holdfast.demo.flights import WEEKS, write_weeks
-from holdfast.demo.places import Places
+from holdfast.demo.places import LOOK_EVERY_S, Places
 from holdfast.demo.processes import Child, ChildFailedError, Event, session_members
 from holdfast.demo.states import JOB
-from holdfast.demo.story import LOOK_EVERY_S, TIMEOUT_S, Progress, prepare_directory
+from holdfast.demo.story import TIMEOUT_S, Progress, prepare_directory
 from holdfast.facade import Catalog
 from holdfast.opening import open_catalog
 

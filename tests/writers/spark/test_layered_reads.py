@@ -109,7 +109,7 @@ class History:
 
 
 @pytest.mark.parametrize("join", ["broadcast", "shuffled"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
 def test_a_random_history_reads_as_its_rows(spark, tmp_path, monkeypatch, seed, join):
     if join == "shuffled":
         monkeypatch.setattr(merge, "BROADCAST_BYTES", -1)
@@ -180,8 +180,7 @@ def test_upserts_that_nothing_lies_above_are_not_joined(spark, tmp_path, roles):
     assert rows._jdf.queryExecution().optimizedPlan().toString().count("Join LeftAnti") == 1
 
 
-@pytest.mark.parametrize("layers_in_a_scan", [1, 2, 32])
-@pytest.mark.parametrize("top", [Role.UPSERTS, Role.DELETES])
+@pytest.mark.parametrize(("layers_in_a_scan", "top"), [(1, Role.UPSERTS), (2, Role.DELETES), (32, Role.UPSERTS), (32, Role.DELETES)])
 def test_of_many_layers_the_highest_says_what_a_key_is_worth(spark, tmp_path, monkeypatch, layers_in_a_scan, top):
     monkeypatch.setattr(plan, "LAYERS_IN_A_SCAN", layers_in_a_scan)
     state = layered(spark, new_storage(tmp_path / "s"), *[Role.UPSERTS] * 4, Role.DELETES, *[Role.UPSERTS] * 3, top)
