@@ -4,7 +4,7 @@ The reference adapters keep every fact as an object. Here the log forgets the co
 history knows tokens and operations and no more; both compare what passes through them with what was committed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,8 +69,10 @@ class RecentLog(MemoryLog):
         super().commit(snapshot, commit)
         self.landed(self.version, commit)
 
-    def fold(self, snapshot: int, kept: Sequence[Row], operation: Operation) -> bool:
-        folded = super().fold(snapshot, kept, operation)
+    def fold(
+        self, snapshot: int, kept: Sequence[Row], operation: Operation, big: Sequence[Sequence[Row]] = (), staying: Collection[str] = ()
+    ) -> bool:
+        folded = super().fold(snapshot, kept, operation, big, staying)
         if folded:
             self.landed(self.version, self.commits[-1])
         return folded
