@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
 from benchmarks.ledger_facts import Size, write_ledger
-from holdfast.catalog.views import duckdb_engine
+from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.compaction import queries
 from holdfast.compaction.garbage import Garbage, GarbageFiles
 from holdfast.compaction.queries import SqlQueries
@@ -78,13 +78,13 @@ def run(scratch: Path, size: Size | None = None, rounds: int = ROUNDS) -> list[R
     write_ledger(ledger, size)
     files = DeltaTable(ledger).file_uris()
     found = SqlQueries.at(str(ledger)).garbage()
-    require_equal(found, by_hand(files))
-    version = SqlQueries.at(str(ledger)).verified().version
+    require_equal(found, by_hand(files, BY_HAND))
+    verified = SqlQueries.at(str(ledger)).verified()
     taken = interleave(
         {
             "hashing": lambda _: seconds(lambda: hash_all(files)),
-            "holdfast": lambda _: seconds(lambda: query(ledger, version)),
-            "by_hand": lambda _: seconds(lambda: by_hand(files)),
+            "holdfast": lambda _: seconds(lambda: query(verified)),
+            "by_hand": lambda _: seconds(lambda: by_hand(files, BY_HAND)),
         },
         rounds,
         what="garbage",
@@ -115,16 +115,16 @@ def hash_all(files: Sequence[str]) -> list[str]:
     return digests
 
 
-def query(ledger: Path, version: int) -> Garbage:
+def query(ledger: DeltaLedger) -> Garbage:
     """Ours, of a ledger whose files were verified."""
-    with duckdb_engine.connect(str(ledger), version=version) as connection:
+    with queries.over_files(ledger) as connection:
         return queries.garbage(connection)
 
 
-def by_hand(files: Sequence[str]) -> pa.Table:
+def by_hand(files: Sequence[str], statement: str) -> pa.Table:
     """The same by hand; with a column that says which files are condemned."""
     with duckdb.connect() as connection:
-        return connection.execute(BY_HAND, {"files": list(files)}).to_arrow_table()
+        return connection.execute(statement, {"files": list(files)}).to_arrow_table()
 
 
 def require_equal(ours: Garbage, theirs: pa.Table) -> None:

@@ -25,6 +25,7 @@ OWNED_EXTENSION = "bin"
 NO_CHECKPOINT = CheckpointId(0)
 SLUG_LIMIT = 48  # with "-<8 hex digits>" a job's directory stays far below the 255 bytes of a file name
 
+_NO_NAMES = frozenset({"", ".", ".."})
 _DRAFT = r"\.[0-9a-f]{8}\.tmp"
 _NUMBER = r"0|[1-9][0-9]{0,17}"  # at most 18 digits: every id fits the ledger's int64
 _JOB = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{8}")
@@ -323,7 +324,7 @@ def require_relative(path: str) -> str:
     """
     if not path.isascii():
         os.fsencode(path)  # a UnicodeEncodeError is a ValueError
-    if "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+    if "\\" in path or "\0" in path or not _NO_NAMES.isdisjoint(path.split("/")):
         msg = f"{path!r} is not a path relative to a catalog's root"
         raise ValueError(msg)
     return path

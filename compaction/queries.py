@@ -15,6 +15,7 @@ from typing import Protocol
 
 import duckdb
 
+from holdfast.catalog.environment import host_memory_bytes
 from holdfast.catalog.errors import DamagedLedgerError, FormatError, RefusedError, RetryError
 from holdfast.catalog.facts import KINDS
 from holdfast.catalog.ledger import Ledger, SnapshotLostError
@@ -32,6 +33,7 @@ from holdfast.compaction.garbage import Garbage, GarbageFiles, find_garbage
 from holdfast.compaction.orphans import KnownPaths
 
 PAGE = 100_000  # rows of an answer that are in memory at a time
+MOST_BYTES = 2_500_000_000  # of memory for a query, which may run in a job's own process; what needs more goes by the temporary directory
 
 _TRIES = 5
 _IN_MEMORY = "the ledger of this catalog is in memory: no engine can read it"
@@ -140,6 +142,9 @@ class SqlQueries:
             try:
                 _require_understood(connection, ledger)
                 yield connection
+            except duckdb.OutOfMemoryException as error:
+                msg = f"a query of the ledger {self.ledger_address} needs more room ({error}): nothing was changed; free some or set TMPDIR"
+                raise RetryError(msg) from error
             except duckdb.Error as error:
                 msg = f"the ledger {self.ledger_address} cannot be queried at version {ledger.version}: {error}; nothing was changed"
                 raise DamagedLedgerError(msg) from error
@@ -153,8 +158,9 @@ class SqlQueries:
 
 
 def over_files(ledger: DeltaLedger) -> duckdb.DuckDBPyConnection:
-    """A connection with the views over the data files of the held version."""
-    return duckdb_engine.connect_files([f"{ledger.address}/{file.path}" for file in ledger.files()], ledger.address)
+    """A connection with the views over the data files of the held version, with as much memory as maintenance may take."""
+    files = [f"{ledger.address}/{file.path}" for file in ledger.files()]
+    return duckdb_engine.connect_files(files, ledger.address, memory_bytes=min(MOST_BYTES, host_memory_bytes() * 4 // 5))
 
 
 def _believed(table: OurTable) -> Table:
@@ -191,7 +197,7 @@ _COLUMNS = ", ".join(GarbageFiles.SCHEMA.names)
 _CONDEMNED = f"""
 SELECT {_COLUMNS} FROM facts
 WHERE kind = 'file' AND file_id IN (
-  SELECT file_id FROM facts WHERE kind IN ('condemned', 'gone') GROUP BY file_id HAVING NOT bool_or(kind = 'gone')
+  SELECT c.file_id FROM facts c ANTI JOIN facts g ON g.kind = 'gone' AND g.file_id = c.file_id WHERE c.kind = 'condemned'
 )
 ORDER BY path
 """

@@ -11,8 +11,6 @@ run reports its progress and can be ended.
 
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
 from holdfast.catalog import paths
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.facts import Condemned, Gone
@@ -135,12 +133,9 @@ def delete(files: GarbageFiles, storage: Storage, failed: list[str]) -> GarbageF
 
     Returns the files that are durably gone: these must be reported, whatever becomes of the directories. Adds to what has failed.
     """
-    errors = storage.delete_many(files.paths.to_pylist())
-    deleted = files.without(errors)
-    failed += [*reasons(errors), *reasons(storage.remove_empty_directories(_directories(deleted)))]
-    return deleted
-
-
-def _directories(files: GarbageFiles) -> list[str]:
-    found = pc.unique(pc.replace_substring_regex(files.paths, pattern="/[^/]*$", replacement="/")).to_pylist()
-    return sorted(directory for each in found if (directory := paths.attempt_directory(each)) is not None)
+    names = files.paths.to_pylist()
+    errors = storage.delete_many(names)
+    directories = {paths.parent(name) for name in names if name not in errors}
+    emptied = sorted(directory for directory in directories if paths.attempt_directory(f"{directory}/") is not None)
+    failed += [*reasons(errors), *reasons(storage.remove_empty_directories(emptied))]
+    return files.without(errors)

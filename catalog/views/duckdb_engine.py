@@ -66,15 +66,15 @@ def connect(
 
 
 @ledger_engine()
-def connect_files(files: Sequence[str], root: str) -> duckdb.DuckDBPyConnection:
+def connect_files(files: Sequence[str], root: str, *, memory_bytes: int | None = None) -> duckdb.DuckDBPyConnection:
     """A connection as `connect` gives it, over the rows of these data files of a ledger and no others: for who has held each against its
-    digest. It is locked on `root`.
+    digest. It is locked on `root`. Above `memory_bytes` it spills to the temporary directory.
 
     The extension for Delta tables is not loaded: it looks at the log by itself, and keeps some 50 kB of each filtered scan for good
     (duckdb 1.5.5, 300 files), which in a process that cleans for years are gigabytes.
     Raises FormatError as `connect` does.
     """
-    connection = offline_connection()
+    connection = offline_connection(memory_bytes=memory_bytes)
     try:
         connection.register("given", SCHEMA.empty_table())
         connection.execute(f"CREATE TEMP TABLE {_TAIL} AS FROM given")  # data files lack the columns of which all is null

@@ -1,9 +1,9 @@
 """The cleanup query (design, section 3) as SQL: which files no live or pinned checkpoint can reach.
 
-One text but for one step, which finds for every seq at which a handle of a line begins the first kept seq at or after it: an ASOF
-join in DuckDB, a window in Spark. A handle is in use if that seq lies below its end. The work grows with the references, not with
-references times live checkpoints, and `checkpoint_files` is never expanded. (Looking up from the begin gives the answer of the
-design's "greatest kept seq below the end", and costs less: the begins of a line are as few as its commits.)
+One text but for two steps. One finds for every seq at which a handle of a line begins the first kept seq at or after it: an ASOF join in
+DuckDB, a window in Spark. A handle is in use if that seq lies below its end. The last step leaves out the files of those. The work grows
+with the references, not with references times live checkpoints, and `checkpoint_files` is never expanded. (Looking up from the begin gives
+the answer of the design's "greatest kept seq below the end", and costs less: the begins of a line are as few as its commits.)
 
 A line is a job's main line ('') or one savepoint (its attempt). File rows need no look at open attempts: they are only written by
 the transaction that ends their attempt, except for task-owned files, which stay until they, or their owners, are released.
@@ -41,7 +41,31 @@ _NEXT_KEPT_SPARK = """
 """
 
 
-def _unreferenced_files(next_kept: str) -> str:
+# By IN, within an expression: of a join DuckDB may keep the larger side in memory, and that is the paths of all files. Spark has no such
+# habit, and fails to plan it.
+_NOT_IN_USE_DUCKDB = """
+SELECT p.file_id, p.job_id, p.path, p.size_bytes
+FROM present p
+WHERE NOT coalesce(p.file_id IN (SELECT file_id FROM in_use), true) AND (
+  p.scope <> 'TASKOWNED'
+  OR p.file_id IN (SELECT file_id FROM small WHERE kind = 'release')
+  -- The token of who wrote the file, without another column of each.
+  OR split_part(p.file_id, '-', 1) IN (SELECT attempt FROM small WHERE kind = 'attempt_ended' AND status = 'released')
+)
+"""
+
+_NOT_IN_USE_SPARK = """
+SELECT p.file_id, p.job_id, p.path, p.size_bytes
+FROM present p ANTI JOIN in_use u ON u.file_id = p.file_id
+LEFT JOIN (SELECT DISTINCT file_id FROM small WHERE kind = 'release') r ON r.file_id = p.file_id
+LEFT JOIN (
+  SELECT DISTINCT attempt FROM small WHERE kind = 'attempt_ended' AND status = 'released'
+) o ON o.attempt = split_part(p.file_id, '-', 1)
+WHERE p.scope <> 'TASKOWNED' OR r.file_id IS NOT NULL OR o.attempt IS NOT NULL
+"""
+
+
+def _unreferenced_files(next_kept: str, not_in_use: str) -> str:
     # `small` is read once for all that decides which checkpoints, and which task-owned files, are kept: each scan opens every file of
     # the ledger.
     return f"""
@@ -89,15 +113,8 @@ present AS (
   FROM facts f ANTI JOIN facts x ON x.kind IN ('condemned', 'gone') AND x.file_id = f.file_id
   WHERE f.kind = 'file'
 )
-SELECT p.file_id, p.job_id, p.path, p.size_bytes
-FROM present p ANTI JOIN in_use u ON u.file_id = p.file_id
-LEFT JOIN (SELECT DISTINCT file_id FROM small WHERE kind = 'release') r ON r.file_id = p.file_id
-LEFT JOIN (
-  SELECT DISTINCT attempt FROM small WHERE kind = 'attempt_ended' AND status = 'released'
-) o ON o.attempt = split_part(p.file_id, '-', 1)  -- the token of who wrote the file, without another column of each
-WHERE p.scope <> 'TASKOWNED' OR r.file_id IS NOT NULL OR o.attempt IS NOT NULL
-"""
+{not_in_use}"""
 
 
-UNREFERENCED_FILES_DUCKDB = _unreferenced_files(_NEXT_KEPT_DUCKDB)
-UNREFERENCED_FILES_SPARK = _unreferenced_files(_NEXT_KEPT_SPARK)
+UNREFERENCED_FILES_DUCKDB = _unreferenced_files(_NEXT_KEPT_DUCKDB, _NOT_IN_USE_DUCKDB)
+UNREFERENCED_FILES_SPARK = _unreferenced_files(_NEXT_KEPT_SPARK, _NOT_IN_USE_SPARK)

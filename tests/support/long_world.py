@@ -4,7 +4,7 @@ The reference adapters keep every fact as an object. Here the log forgets the co
 history knows tokens and operations and no more; both compare what passes through them with what was committed.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,8 @@ from holdfast.catalog import facts as f
 from holdfast.catalog.ledger import LedgerConflictError, Row, SnapshotLostError, Tidied, ToldCommit
 from holdfast.catalog.ledger.memory import MemoryLedger, MemoryLog
 from holdfast.catalog.references import References
-from holdfast.catalog.schema import Operation
-from holdfast.catalog.types import AttemptToken, JobId, Status
+from holdfast.catalog.schema import FactColumns, Operation
+from holdfast.catalog.types import AttemptToken, JobId
 from tests.support.faults import Faults
 from tests.support.world import FakeEnvironment, Process, World
 
@@ -121,13 +121,13 @@ class PlainRecord:
 
 
 class LeanTold:
-    """What the history was told: which attempts have ended and how, and which operations there were. Shared; durable at once."""
+    """What the history was told: which attempts have ended, and which operations there were. Shared; durable at once."""
 
     def __init__(self, record: PlainRecord) -> None:
         self.record = record
         self.told_to, self.tellings, self.rows = -1, 0, 0
         self.opened: dict[AttemptToken, f.AttemptOpened] = {}
-        self.ended: list[tuple[int, f.AttemptOpened, Status]] = []  # with the version that ended it
+        self.ended: list[tuple[int, f.AttemptOpened]] = []  # with the version that ended it
         self.operations: set[str] = set()
         self.last_operation: str | None = None
 
@@ -145,7 +145,7 @@ class LeanTold:
                 if isinstance(fact, f.AttemptOpened):
                     self.opened[fact.attempt] = fact
                 elif isinstance(fact, f.AttemptEnded):
-                    self.ended.append((commit.version, self.opened.pop(fact.attempt), fact.status))
+                    self.ended.append((commit.version, self.opened.pop(fact.attempt)))
         self.told_to, self.tellings = upto, self.tellings + 1
         self.last_operation = commits[-1].rows[0].operation.operation_id
 
@@ -175,8 +175,9 @@ class LeanHistory:
     def has_operation(self, operation_id: str) -> bool:
         return operation_id in self._told.operations
 
-    def ended_attempts(self, upto: int) -> Iterator[tuple[f.AttemptOpened, Status]]:
-        return ((opened, status) for version, opened, status in self._told.ended if version <= upto)
+    def ended_attempts(self, upto: int) -> FactColumns:
+        ended = (opened for version, opened in self._told.ended if version <= upto)
+        return FactColumns.of(sorted(ended, key=lambda opened: opened.attempt))
 
 
 class LongProcess(Process):
