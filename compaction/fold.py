@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from holdfast.catalog import big_files, folding
 from holdfast.catalog.environment import Environment
 from holdfast.catalog.errors import DamagedLedgerError
-from holdfast.catalog.ledger import FILE_ROWS, History, Ledger, LedgerConflictError, Row
+from holdfast.catalog.ledger import FILE_ROWS, History, Ledger, LedgerConflictError, Row, SnapshotLostError
 from holdfast.catalog.schema import Operation
 
 
@@ -107,6 +107,8 @@ def _require_same_past(ledger: Ledger, history: History) -> None:
         return
     if last > ledger.version:
         what = f"it was told of version {last}, and the ledger stands at {ledger.version}"
+    elif _has_folded_untold(ledger, last):
+        what = f"it was told of version {last}, and what the ledger said since is folded up to version {ledger.folded_to}"
     elif (told := history.operation_at(last)) != (here := ledger.operation_at(last)):
         what = f"of version {last} it was told operation {told}, and the ledger has {here} there"
     else:
@@ -116,3 +118,13 @@ def _require_same_past(ledger: Ledger, history: History) -> None:
         "both from one backup"
     )
     raise DamagedLedgerError(msg)
+
+
+def _has_folded_untold(ledger: Ledger, told_to: int) -> bool:
+    """Whether a fold stands for facts above this version: the history is told of all of them before."""
+    if told_to >= ledger.folded_to:
+        return False
+    try:
+        return any(commit.version <= ledger.folded_to for commit in ledger.commits(told_to))
+    except SnapshotLostError:
+        return True  # the log is cleaned of what the history has, and no further

@@ -173,15 +173,15 @@ _KNOWN: dict[str, Collection[str]] = {"kind": KINDS, "purpose": [*Purpose], "sta
 
 
 def _require_understood(connection: duckdb.DuckDBPyConnection, ledger: DeltaLedger) -> None:
-    """Raises RetryError unless DuckDB, which looks at the log by itself, sees what was verified; FormatError for an unknown word in it."""
+    """Raises DamagedLedgerError unless DuckDB sees as many facts as the log says; FormatError for an unknown word in them."""
     said = connection.execute(f"SELECT {', '.join(_KNOWN)}, count(*) FROM facts GROUP BY ALL").fetchall()
     found, wanted = sum(count for *_, count in said), ledger.count_rows()
     if wanted is not None and found != wanted:
         msg = (
-            f"version {ledger.version} of the ledger {ledger.address} has {wanted} facts, and DuckDB sees {found}: a listing "
-            "of this file system lags behind. Nothing was changed; call again"
+            f"version {ledger.version} of the ledger {ledger.address} has {wanted} facts by its log, and {found} in its data files: "
+            "nothing was changed; restore it from a backup"
         )
-        raise RetryError(msg)
+        raise DamagedLedgerError(msg)
     words = {(name, word) for *row, _ in said for name, word in zip(_KNOWN, row, strict=True) if word is not None}
     if unknown := [f"{name} {word!r:.60}" for name, word in sorted(words) if word not in _KNOWN[name]]:
         msg = (

@@ -22,7 +22,8 @@ from holdfast.compaction.runs import MaintenanceRun, Progress
 from holdfast.compaction.vacuum import VacuumReport, plan_vacuum, run_vacuum
 
 FOLD_EVERY = 100  # commits: an opening reads one small file for each since the last fold
-AGAIN_EVERY = 25  # commits, from half as many again on: who was to fold has died, or failed
+LATE = FOLD_EVERY * 3 // 2  # from here on it is anybody's: who was to fold has died, or failed, or was no coordinator
+AGAIN_EVERY = 25  # commits
 
 
 class EndVacuum(Exception):  # noqa: N818 - it is no error
@@ -96,12 +97,14 @@ class Upkeep:
 
 
 def is_due(landed: int, folded_to: int) -> bool:
-    """Whether upkeep is due for whoever committed version `landed` of a ledger whose newest fold stands for `folded_to`.
+    """Whether upkeep is due for the coordinator that committed version `landed` of a ledger whose newest fold stands for `folded_to`.
 
-    One committer finds so at a time: compare-and-swap is no mutual exclusion, and 64 that fold at once would read everything for nothing.
+    On the hundredth commit, it is one committer's: compare-and-swap is no mutual exclusion, and 64 that fold at once would read everything
+    for nothing. That commit may have been a reader's, who never folds, and a lone coordinator may land on every fifth version for ever. So
+    of the 25 commits from the 150th on, the first is due, then of each 25 the first two, four, eight, ...: from the 275th on, all.
     """
     since = landed - max(folded_to, 0)
-    return since == FOLD_EVERY or (since >= FOLD_EVERY * 3 // 2 and since % AGAIN_EVERY == 0)
+    return since == FOLD_EVERY or (since >= LATE and since % AGAIN_EVERY < 2 ** ((since - LATE) // AGAIN_EVERY))
 
 
 class BackgroundUpkeep:
@@ -111,10 +114,15 @@ class BackgroundUpkeep:
         self._upkeep = upkeep
         self._thread: Thread | None = None
         self._stop = Event()
+        self._tried: int | None = None  # what had landed when the last run began
 
     def after_commit(self, landed: int, folded_to: int) -> None:
-        """Begin a run if it is due by what landed, and none is under way. Returns at once."""
-        if is_due(landed, folded_to) and not (self._thread and self._thread.is_alive()) and not self._stop.is_set():
+        """Begin a run if it is due by what landed, none is under way, and the last one, which may have failed, is 25 commits ago. Returns
+        at once."""
+        if self._stop.is_set() or (self._thread and self._thread.is_alive()):
+            return
+        if is_due(landed, folded_to) and (self._tried is None or landed - self._tried >= AGAIN_EVERY):
+            self._tried = landed
             self._thread = Thread(target=self._run, name="holdfast-upkeep")
             self._thread.start()
 

@@ -81,7 +81,7 @@ def connect_files(files: Sequence[str], root: str, *, memory_bytes: int | None =
         connection.unregister("given")
         connection.execute("SET parquet_metadata_cache = true")  # a query of ten scans would read each footer ten times
         names = ", ".join(literal(unpatterned(file)) for file in files)
-        rows = f" UNION ALL BY NAME SELECT * FROM read_parquet([{names}], union_by_name = true)" if files else ""
+        rows = f" UNION ALL BY NAME SELECT * FROM read_parquet([{names}], union_by_name = true, hive_partitioning = false)" if files else ""
         facts = f"SELECT * FROM {_TAIL}{rows}"
         _create_views(connection, _columns(connection, facts), facts)
         lock(connection, root)

@@ -26,8 +26,16 @@ ALL_TIME = ("checkpoints", "attempts", "states", "files", "ack_metrics")
 
 
 def test_the_hundredth_commit_since_the_last_fold_makes_it_due() -> None:
-    assert [since for since in range(1, 240) if is_due(1000 + since, 1000)] == [100, 150, 175, 200, 225]
+    assert [since for since in range(1, 210) if is_due(1000 + since, 1000)] == [100, 150, 175, 176, 200, 201, 202, 203]
     assert is_due(100, -1), "of a ledger that was never folded"
+
+
+def test_it_becomes_due_however_many_versions_lie_between_ones_commits() -> None:
+    """Seen: readers took four of five versions, and a lone coordinator never landed on a hundredth or a 25th."""
+    for period in range(1, 51):
+        for first in range(period):
+            landed = next(version for version in range(first, 1000, period) if is_due(version, 0))
+            assert landed < 275 + period
 
 
 def test_each_count_is_one_committers_alone() -> None:
@@ -108,7 +116,8 @@ def test_the_command_line_says_what_was_done(catalog: holdfast.Catalog) -> None:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "FOLD_EVERY", 10)
+    for name, commits in {"FOLD_EVERY": 10, "LATE": 15, "AGAIN_EVERY": 5}.items():
+        monkeypatch.setattr(upkeep, name, commits)
 
 
 def test_a_coordinator_does_it_by_itself(catalog: holdfast.Catalog, often: None) -> None:
@@ -178,6 +187,23 @@ def backup(catalog: holdfast.Catalog, tmp_path: Path) -> Path:
     lived(catalog, 4)
     shutil.copytree(Path(catalog.address), tmp_path / "backup")
     return tmp_path / "backup"
+
+
+def test_beside_an_older_history_a_ledger_that_was_folded_since_is_not_folded(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+    """Seen in a review: what lay between the two was never told, and the next telling covered the gap for good."""
+    lived(catalog, 2)
+    catalog.upkeep()
+    shutil.copytree(Path(catalog.address) / "history", tmp_path / "older")
+    lived(catalog, 2, first=2)
+    catalog.upkeep()
+    shutil.rmtree(Path(catalog.address) / "history")
+    (tmp_path / "older").rename(Path(catalog.address) / "history")
+    with holdfast.open(catalog.address) as other:
+        lived(other, 1, first=4)
+        before = other._open_ledger().folded_to
+        with pytest.raises(DamagedLedgerError, match="the history knows another past of this ledger"):
+            run_fold(other._open_ledger(), other._open_history(), other._environment)
+        assert other._open_ledger().folded_to == before
 
 
 @pytest.mark.slow
