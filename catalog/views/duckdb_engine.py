@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
@@ -157,7 +158,8 @@ def offline_connection(
     connection.execute(f"SET temp_directory = {literal(spills)}")
     connection.execute("SET TimeZone = 'UTC'")
     # In a program without a file (`python -c`, a child of multiprocessing) DuckDB draws it on standard output, which is the program's own.
-    connection.execute("SET enable_progress_bar = false")
+    with suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets, which has none to draw it with
+        connection.execute("SET enable_progress_bar = false")
     return connection
 
 

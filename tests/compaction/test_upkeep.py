@@ -189,7 +189,7 @@ def backup(catalog: holdfast.Catalog, tmp_path: Path) -> Path:
     return tmp_path / "backup"
 
 
-def test_beside_an_older_history_a_ledger_that_was_folded_since_is_not_folded(catalog: holdfast.Catalog, tmp_path: Path) -> None:
+def test_beside_an_older_history_a_ledger_folded_since_is_not_folded(catalog: holdfast.Catalog, tmp_path: Path) -> None:
     """Seen in a review: what lay between the two was never told, and the next telling covered the gap for good."""
     lived(catalog, 2)
     catalog.upkeep()
