@@ -50,6 +50,7 @@ def write(spark: "SparkSession", root: Path, made: Path) -> None:
     with open_catalog(root, create=True, environment=NOBODY) as catalog:
         _flights(spark, catalog)
         _owner(catalog)
+        catalog.upkeep()  # a history, a ledger that was folded, and what came since
         _others(spark, catalog)
         with contextlib.ExitStack() as at_the_end:
             reading = at_the_end.enter_context(catalog.checkpoint("flights"))

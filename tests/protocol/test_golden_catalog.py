@@ -16,6 +16,7 @@ from tests.support.invariants import assert_catalog_sound
 
 CATALOGS = sorted(make_catalog.GOLDEN.glob("catalog-*"))
 every_catalog = pytest.mark.parametrize("golden", CATALOGS, ids=lambda path: path.name)
+of_format_1 = pytest.mark.parametrize("golden", [make_catalog.GOLDEN / "catalog-1"], ids=["catalog-1"])
 
 
 def expected_of(golden: Path) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def without_bytes_of_the_past(views: dict[str, Any], expected: dict[str, Any]) -
 
 
 def test_golden_catalogs_are_never_written_again() -> None:
-    assert [path.name for path in CATALOGS][:1] == ["catalog-1"]
+    assert [path.name for path in CATALOGS][:2] == ["catalog-1", "catalog-2"]
 
 
 @every_catalog
@@ -48,7 +49,7 @@ def test_every_view_says_the_same(golden: Path, root: Path) -> None:
         assert make_catalog.states_of(catalog) == expected_of(golden)["states"]
 
 
-@every_catalog
+@of_format_1
 def test_the_catalog_of_before_the_upgrade_can_be_asked(golden: Path, root: Path) -> None:
     """By the last version of its ledger, and by the first of the one since, whatever was done since."""
     last = DeltaLedger.open(root / "ledger").version
@@ -63,7 +64,7 @@ def test_the_catalog_of_before_the_upgrade_can_be_asked(golden: Path, root: Path
         assert make_catalog.views_of(catalog.at(version=0, ledger="ledger"))["jobs"] == []
 
 
-@every_catalog
+@of_format_1
 def test_the_history_has_all_that_ever_was(golden: Path, root: Path) -> None:
     before = DeltaLedger.open(root / "ledger").rows()
     holdfast.upgrade(root)
@@ -106,3 +107,17 @@ def test_every_job_goes_on(golden: Path, root: Path) -> None:
         assert catalog.scrub().deleted_files == 1
         assert not catalog.verify().damages
         assert_catalog_sound(catalog)
+
+
+def test_a_catalog_of_format_2_is_shown_as_it_was_and_goes_on(tmp_path: Path) -> None:
+    """It was folded in the middle of its life: its history has the first half, its ledger what is live of it and the second half."""
+    golden = make_catalog.GOLDEN / "catalog-2"
+    root = Path(shutil.copytree(golden / "catalog", tmp_path / "catalog"))
+    last = DeltaLedger.open(root / "ledger")
+    assert 0 < last.folded_to < last.version
+    with holdfast.open(root) as catalog:
+        catalog.upkeep()
+        assert catalog._open_ledger().folded_to > last.version
+        views = make_catalog.views_of(catalog.at(version=last.version))
+        assert {row["inline"] for row in views["handles"]} == {None}
+        assert views == without_bytes_of_the_past(views, expected_of(golden)["views"])
