@@ -26,13 +26,7 @@ from holdfast.compaction.queries import SqlQueries
 ROUNDS = 11
 AT_MOST = 1.3
 
-BY_HAND = """
-WITH facts AS (FROM read_parquet($files, union_by_name = true)),
-small AS (
-  SELECT kind, job_id, seq, attempt, checkpoint_id, parent_job_id, parent_checkpoint_id, hold FROM facts
-  WHERE kind IN ('checkpoint', 'drop', 'attempt_opened', 'attempt_ended', 'hold', 'unhold')
-),
-why AS (
+KEPT = """why AS (
   SELECT job_id, checkpoint_id FROM small c WHERE kind = 'checkpoint' AND NOT EXISTS (
     FROM small d WHERE d.kind = 'drop' AND d.job_id = c.job_id AND d.checkpoint_id = c.checkpoint_id)
   UNION
@@ -43,7 +37,15 @@ why AS (
     FROM small u WHERE u.kind = 'unhold' AND u.job_id = h.job_id AND u.checkpoint_id = h.checkpoint_id AND u.hold = h.hold AND u.seq > h.seq)
 ),
 kept AS (SELECT c.job_id, c.seq FROM small c JOIN why USING (job_id, checkpoint_id) WHERE c.kind = 'checkpoint'),
-taken AS (SELECT file_id, bool_or(kind = 'gone') AS gone FROM facts WHERE kind IN ('condemned', 'gone') GROUP BY file_id),
+"""
+
+BY_HAND = f"""
+WITH facts AS (FROM read_parquet($files, union_by_name = true)),
+small AS (
+  SELECT kind, job_id, seq, attempt, checkpoint_id, parent_job_id, parent_checkpoint_id, hold FROM facts
+  WHERE kind IN ('checkpoint', 'drop', 'attempt_opened', 'attempt_ended', 'hold', 'unhold')
+),
+{KEPT}taken AS (SELECT file_id, bool_or(kind = 'gone') AS gone FROM facts WHERE kind IN ('condemned', 'gone') GROUP BY file_id),
 present AS (
   SELECT file_id, job_id, path, size_bytes FROM facts f
   WHERE kind = 'file' AND scope <> 'TASKOWNED' AND NOT EXISTS (FROM taken t WHERE t.file_id = f.file_id)

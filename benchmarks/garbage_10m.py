@@ -25,10 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from benchmarks.garbage import by_hand, hash_all, query, require_equal
-from benchmarks.harness import Result, interleave, ratio, seconds, spread, tell
+from benchmarks.garbage import KEPT, by_hand, hash_all, query, require_equal
+from benchmarks.harness import Result, interleave, own_peak_kb, ratio, seconds, spread, tell
 from benchmarks.ledger_facts import Size, write_ledger
-from benchmarks.long_life import own_peak_kb
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.ledger.delta import DeltaLedger
 from holdfast.catalog.storage.memory import MemoryStorage
@@ -37,24 +36,13 @@ from holdfast.compaction.garbage import Garbage
 from holdfast.compaction.queries import SqlQueries
 from holdfast.compaction.vacuum import batch_size, plan_vacuum, run_vacuum
 
-BY_HAND = """
+BY_HAND = f"""
 WITH facts AS NOT MATERIALIZED (FROM read_parquet($files, union_by_name = true)),
 small AS MATERIALIZED (
   SELECT kind, job_id, seq, attempt, checkpoint_id, parent_job_id, parent_checkpoint_id, hold FROM facts
   WHERE kind IN ('checkpoint', 'drop', 'attempt_opened', 'attempt_ended', 'hold', 'unhold')
 ),
-why AS (
-  SELECT job_id, checkpoint_id FROM small c WHERE kind = 'checkpoint' AND NOT EXISTS (
-    FROM small d WHERE d.kind = 'drop' AND d.job_id = c.job_id AND d.checkpoint_id = c.checkpoint_id)
-  UNION
-  SELECT parent_job_id, parent_checkpoint_id FROM small o WHERE kind = 'attempt_opened' AND NOT EXISTS (
-    FROM small e WHERE e.kind = 'attempt_ended' AND e.attempt = o.attempt)
-  UNION
-  SELECT job_id, checkpoint_id FROM small h WHERE kind = 'hold' AND NOT EXISTS (
-    FROM small u WHERE u.kind = 'unhold' AND u.job_id = h.job_id AND u.checkpoint_id = h.checkpoint_id AND u.hold = h.hold AND u.seq > h.seq)
-),
-kept AS (SELECT c.job_id, c.seq FROM small c JOIN why USING (job_id, checkpoint_id) WHERE c.kind = 'checkpoint'),
-next_kept AS (
+{KEPT}next_kept AS (
   SELECT b.job_id, b.from_seq, k.seq
   FROM (SELECT DISTINCT job_id, from_seq FROM facts WHERE kind = 'handle') b
   ASOF JOIN kept k ON k.job_id = b.job_id AND k.seq >= b.from_seq

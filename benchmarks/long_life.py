@@ -121,15 +121,9 @@ class Life:
 
 def peak_memory_kb(ledger: Path, job_id: JobId) -> int:
     """The peak memory of a process that opens a ledger as a job's coordinator does."""
-    program = "import sys; from benchmarks.long_life import opened, own_peak_kb; opened(*sys.argv[1:]); print(own_peak_kb())"
+    program = "import sys; from benchmarks.harness import own_peak_kb; from benchmarks.long_life import opened; opened(*sys.argv[1:]); print(own_peak_kb())"
     command = [sys.executable, "-c", program, str(ledger), job_id]
     return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()[-1])
-
-
-def own_peak_kb() -> int:
-    """The most memory that this process had. `getrusage` would give a child of a large process at least what its parent had at the fork."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1])
 
 
 def opened(directory: str, job_id: str) -> Transactor:

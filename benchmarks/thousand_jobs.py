@@ -20,8 +20,7 @@ from statistics import quantiles
 from typing import Any
 
 from benchmarks.commit import Job, Keeper
-from benchmarks.harness import Result, seconds, spread, tell
-from benchmarks.long_life import own_peak_kb
+from benchmarks.harness import Result, own_peak_kb, seconds, spread, tell
 from holdfast.catalog.environment import SystemEnvironment
 from holdfast.catalog.ledger import delta_log
 from holdfast.catalog.ledger.delta import DeltaLedger

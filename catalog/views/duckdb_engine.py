@@ -77,9 +77,7 @@ def connect_files(files: Sequence[str], root: str, *, memory_bytes: int | None =
     """
     connection = offline_connection(memory_bytes=memory_bytes)
     try:
-        connection.register("given", SCHEMA.empty_table())
-        connection.execute(f"CREATE TEMP TABLE {_TAIL} AS FROM given")  # data files lack the columns of which all is null
-        connection.unregister("given")
+        _hold(connection, _TAIL, SCHEMA.empty_table())  # data files lack the columns of which all is null
         connection.execute("SET parquet_metadata_cache = true")  # a query of ten scans would read each footer ten times
         names = ", ".join(literal(unpatterned(file)) for file in files)
         rows = f" UNION ALL BY NAME SELECT * FROM read_parquet([{names}], union_by_name = true, hive_partitioning = false)" if files else ""
@@ -101,9 +99,7 @@ def connect_past(history: Table, condition: str, tail: "pa.Table", root: str) ->
     connection = _unlocked_connection()
     try:
         _attach(connection, HISTORY, history)
-        connection.register("given", tail)
-        connection.execute(f"CREATE TEMP TABLE {_TAIL} AS FROM given")  # some joins cannot be pushed down into Arrow, and fail
-        connection.unregister("given")
+        _hold(connection, _TAIL, tail)  # some joins cannot be pushed down into Arrow, and fail
         facts = f"{as_facts(_TAIL)} UNION ALL {as_facts(HISTORY)} WHERE {condition}"
         _create_views(connection, _columns(connection, facts), facts)
         lock(connection, root)
@@ -254,6 +250,13 @@ def _attach(connection: duckdb.DuckDBPyConnection, name: str, table: Table) -> C
         raise DamagedLedgerError(msg) from error
 
 
+def _hold(connection: duckdb.DuckDBPyConnection, name: str, rows: "pa.Table") -> None:
+    """Copy the rows into a table of the connection's own."""
+    connection.register("given", rows)
+    connection.execute(f"CREATE TEMP TABLE {name} AS FROM given")
+    connection.unregister("given")
+
+
 def _columns(connection: duckdb.DuckDBPyConnection, select: str) -> Columns:
     description = connection.execute(f"{select} LIMIT 0").description
     return [(name, str(kind)) for name, kind, *_ in description or ()]
@@ -265,9 +268,7 @@ def _create_views(connection: duckdb.DuckDBPyConnection, columns: Columns, facts
     A view is bound when it is created, and a Delta table costs milliseconds each time that it is bound, which is a hundred times in all
     views. So they are bound over an empty table with the columns of the ledger, which is exchanged afterwards.
     """
-    connection.register("given", SCHEMA.empty_table())
-    connection.execute("CREATE TEMP TABLE facts AS FROM given")
-    connection.unregister("given")
+    _hold(connection, "facts", SCHEMA.empty_table())
     is_known = _columns(connection, "FROM facts") == columns
     if is_known:
         _bind_views(connection)
